@@ -1,0 +1,24 @@
+"""`lakestream broker`, hidden: one broker in this process, as the supervisor starts it."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from lakestream import logs
+from lakestream.cli.options import SettingsCommand, loaded_settings
+from lakestream.settings import CHILD_VARIABLE, from_json
+
+
+@click.command(cls=SettingsCommand, hidden=True)
+@click.option("--id", "broker_id", type=click.IntRange(min=0), required=True, help="The broker's id.")
+@click.option("--ready-fd", type=click.IntRange(min=0), help="Descriptor on which to say that it serves.")
+def broker(broker_id: int, ready_fd: int | None, **flags: Any) -> None:
+    """Run one broker until SIGTERM. Its settings come from the supervisor, or like those of `serve`."""
+    inherited = os.environ.pop(CHILD_VARIABLE, None)
+    settings = from_json(inherited) if inherited else loaded_settings(flags).settings
+    logs.configure(settings.log_level, settings.log_format, {"broker": broker_id})
+    from lakestream import broker as one_broker
+
+    sys.exit(one_broker.run(settings, broker_id, ready_fd))

@@ -1,0 +1,44 @@
+"""`lakestream config`: every setting, its value and where it came from."""
+
+from typing import Any
+
+import click
+
+from lakestream.cli.options import SettingsCommand, json_option, loaded_settings
+from lakestream.cli.output import print_json, print_table, say
+from lakestream.settings import table
+
+
+@click.command(cls=SettingsCommand)
+@json_option
+@click.option("--markdown", is_flag=True, help="Print the table of settings as documentation.")
+def config(as_json: bool, markdown: bool, **flags: Any) -> None:
+    """List every setting with its value and where that came from: a flag, a variable, a file, the default."""
+    if markdown:
+        click.echo(markdown_table(), nl=False)
+        return
+    loaded = loaded_settings(flags)
+    listed = [(row, getattr(loaded.settings, row.name), loaded.origins[row.name]) for row in table().values()]
+    if as_json:
+        print_json([
+            {"name": row.name, "value": value, "origin": origin, "default": row.default, "doc": row.doc,
+             "flag": row.flag, "variable": row.variable}
+            for row, value, origin in listed
+        ])  # fmt: skip
+        return
+    print_table(("setting", "value", "from", "what it is"), [(r.name, _shown(v), o, r.doc) for r, v, o in listed])
+    for name in loaded.ignored:
+        say(f"warning: {name} names no setting and is ignored")
+
+
+def markdown_table() -> str:
+    """The settings as docs/OPERATIONS.md has them."""
+    lines = ["| setting | default | what it is |", "|---|---|---|"]
+    for row in table().values():
+        default = f"`{_shown(row.default)}`" if row.default != "" else ""
+        lines.append(f"| `{row.name}` | {default} | {row.doc} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

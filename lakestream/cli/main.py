@@ -1,0 +1,84 @@
+"""The command `lakestream`. Each subcommand lives in a module of its own that is imported only when it is used."""
+
+import importlib
+import os
+import sys
+from typing import Final
+
+import click
+
+COMMANDS: Final = {
+    "serve": ("lakestream.cli.serve:serve", "Start brokers and keep them running."),
+    "topics": ("lakestream.cli.topics:topics", "List, create, describe, alter and delete topics."),
+    "produce": ("lakestream.cli.produce:produce", "Write records from standard input to a topic."),
+    "consume": ("lakestream.cli.consume:consume", "Print the records of a topic."),
+    "groups": ("lakestream.cli.groups:groups", "List and describe consumer groups, reset their offsets."),
+    "brokers": ("lakestream.cli.brokers:brokers", "List the live brokers."),
+    "metadata": ("lakestream.cli.metadata:metadata", "Show the cluster's state, follow its commands."),
+    "config": ("lakestream.cli.config:config", "List every setting, its value and where it came from."),
+}
+HIDDEN: Final = {"broker": "lakestream.cli.broker:broker"}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = HIDDEN.get(cmd_name) or COMMANDS.get(cmd_name, ("",))[0]
+        if not place:
+            return None
+        module, _, name = place.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            click.echo(f"lakestream {version('lakestream')}")
+        except PackageNotFoundError:
+            click.echo("lakestream (not installed as a package)")
+        ctx.exit()
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Say which.")
+def cli() -> None:
+    """A Kafka-compatible broker without leaders and without broker disks.
+
+    Start with `lakestream serve`; settings come from flags, LAKESTREAM_* variables and lakestream.toml
+    (`lakestream config` lists them all).
+    """
+
+
+def main() -> None:
+    """Failures that have an explanation end with one line that says what to do, others with a trace."""
+    from lakestream.errors import LakestreamError
+    from lakestream.settings import SettingsError
+
+    try:
+        cli.main(prog_name="lakestream", standalone_mode=True)
+    except SettingsError as error:
+        _fail(str(error), 2)
+    except LakestreamError as error:
+        _fail(str(error), 1)
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep the interpreter from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Options that several commands share; those of settings are made from the table in settings.py."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from lakestream.settings import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, Loaded, Setting, load, table
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SettingsCommand(click.Command):
+    """A command that takes every setting as a flag, and shows them in its help by what they are about."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(click.Option(["--config", "config_file"], metavar="FILE", help="A TOML file with settings."))
+        self.params.extend(_flag(row) for row in table().values())
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = table()
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                group = rows[param.name].group if param.name in rows else "Options"
+                sections.setdefault(group, []).append(record)
+        for group, records in sections.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+
+def loaded_settings(flags: Mapping[str, Any]) -> Loaded:
+    """The settings of a SettingsCommand's arguments."""
+    rows = table()
+    return load({name: value for name, value in flags.items() if name in rows}, os.environ, flags.get("config_file"))
+
+
+def bootstrap_option(function: F) -> F:
+    return click.option(
+        "--bootstrap", "-b", metavar="HOST:PORT", envvar=BOOTSTRAP_VARIABLE, default=DEFAULT_BOOTSTRAP,
+        show_default=True, show_envvar=True, help="Brokers to ask first, separated by commas.",
+    )(function)  # fmt: skip
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
+
+
+def pairs(values: tuple[str, ...], flag: str) -> dict[str, str]:
+    """The NAME=VALUE arguments of a repeated flag."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, equals, rest = value.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{flag} takes NAME=VALUE, not {value!r}")
+        found[name] = rest
+    return found
+
+
+def _flag(row: Setting) -> click.Option:
+    default = str(row.default).lower() if row.kind is bool else str(row.default)
+    text = f"{row.doc}  [{default or 'empty'}]"
+    if row.kind is bool:
+        return click.Option([f"{row.flag}/--no-{row.flag[2:]}", row.name], default=None, help=text)
+    kind = click.Choice(row.choices, case_sensitive=False) if row.choices else None
+    return click.Option([row.flag, row.name], type=kind, metavar=None if kind else _metavar(row), help=text)
+
+
+def _metavar(row: Setting) -> str:
+    if row.kind is str:
+        return {"data": "DIR_OR_URL", "metadata": "URL"}.get(row.name, "TEXT")
+    return "BYTES" if row.name.endswith("_bytes") else "MS" if row.name.endswith("_ms") else "N"

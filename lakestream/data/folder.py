@@ -1,0 +1,248 @@
+"""A WAL in a folder: every object a file, synced with its directory before it counts.
+
+An object is written to a file without a name and then linked to its key. So it appears whole or not at all, whatever
+dies in between, and two writers of one key cannot both win. Where the file system knows no nameless files (NFS) a
+hidden temporary name takes their place. File work runs in threads of the folder's own, never on the event loop.
+"""
+
+import asyncio
+import fcntl
+import itertools
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from lakestream.data.synced_files import (
+    Descriptor,
+    Directories,
+    FreshPages,
+    holds_same_bytes,
+    open_to_read,
+    read_range,
+    read_without_waiting,
+    write_all,
+)
+from lakestream.errors import Exists, Missing, Retry, Unknown
+from lakestream.interfaces import Buffer, StoredObject
+
+TEMPORARY = ".tmp"
+MAX_OPEN_OBJECTS = 64
+MAX_INLINE_READ_BYTES = 1024 * 1024
+"""Up to here a copy from the page cache costs less than the way to another thread and back."""
+PLACE_ATTEMPTS = 8
+
+T = TypeVar("T")
+
+
+class FolderWal:
+    """The default WAL. Several processes may share one folder."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        linger_ms: int = 0,
+        writers: int = 4,
+        readers: int = 4,
+        page_cache_bytes: int = 256 * 1024 * 1024,
+        nameless: bool = True,
+    ) -> None:
+        self.linger_ms = linger_ms
+        self._root = Path(path).absolute()
+        self._directories = Directories(self._root)
+        self._sweep_temporaries()
+        self._nameless = nameless and self._knows_nameless_files()
+        self._temporary_numbers = itertools.count()
+        self._writers = ThreadPoolExecutor(writers, "wal-write")
+        self._readers = ThreadPoolExecutor(readers, "wal-read")
+        self._opened: OrderedDict[str, Descriptor] = OrderedDict()
+        self._fresh = FreshPages(self._root, page_cache_bytes)
+
+    def __repr__(self) -> str:
+        return f"FolderWal({str(self._root)!r}, {'nameless' if self._nameless else 'hidden'} temporary files)"
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        _check(key)
+        await _in(self._writers, lambda: self._put(key, parts))
+
+    async def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
+        opened = self._opened.pop(key, None)
+        if opened is not None and sum(length for _, length in ranges) <= MAX_INLINE_READ_BYTES:
+            found = read_without_waiting(opened.number, ranges)
+            if found is not None:
+                self._opened[key] = opened
+                return found
+        _check(key)
+        path = self._root / key
+        self._opened[key], read = await _in(self._readers, lambda: _open_and_read(path, ranges))
+        if len(self._opened) > MAX_OPEN_OBJECTS:
+            self._opened.popitem(last=False)
+        return read
+
+    async def list(self, prefix: str) -> list[StoredObject]:
+        return await _in(self._readers, lambda: _list(self._root, prefix))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._opened.pop(key, None)
+        await _in(self._writers, lambda: self._delete(keys))
+
+    async def close(self) -> None:
+        for pool in (self._writers, self._readers):
+            await asyncio.to_thread(pool.shutdown)
+        self._opened.clear()
+        self._directories.clear()
+
+    def _put(self, key: str, parts: Sequence[Buffer]) -> None:
+        place, placed = self._place(key, parts)
+        try:
+            # The directory is synced for a file that was there already, too: its maker may not have come to that yet.
+            if not placed and not self._is_same(key, parts):
+                raise Exists(f"{key} exists with other content")
+            os.fsync(place.number)
+        except OSError as error:
+            raise Unknown(f"{key} is written, but {error}") from error
+        self._fresh.add(key, sum(map(len, parts)))
+
+    def _place(self, key: str, parts: Sequence[Buffer]) -> tuple[Descriptor, bool]:
+        """Write and link the file, and say whether the name was free. If this fails, nothing is there."""
+        directory, _, name = key.rpartition("/")
+        try:
+            for _ in range(PLACE_ATTEMPTS):
+                with suppress(FileNotFoundError):
+                    place = self._directories.open(directory)
+                    return place, self._write_and_link(place.number, name, parts)
+                # The directory was empty and a `delete`, maybe of another process, took it away: make it again.
+                self._directories.forget(directory)
+        except OSError as error:
+            raise Retry(f"{key} cannot be written: {error}") from error
+        raise Retry(f"{key} cannot be written: its directory keeps vanishing")
+
+    def _write_and_link(self, directory: int, name: str, parts: Sequence[Buffer]) -> bool:
+        with self._unlinked_file(directory) as (file, path):
+            write_all(file, parts)
+            os.fdatasync(file)
+            try:
+                os.link(path, name, dst_dir_fd=directory, follow_symlinks=self._nameless)
+            except FileExistsError:
+                return False
+            return True
+
+    @contextmanager
+    def _unlinked_file(self, directory: int) -> Iterator[tuple[int, str]]:
+        """A new file and the path to link it from; what was not linked is gone afterwards."""
+        path = ""
+        if self._nameless:
+            file = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=directory)
+        else:
+            path = str(self._root / TEMPORARY / f"{os.getpid()}-{id(self)}-{next(self._temporary_numbers)}")
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+            # Held as long as the writer lives: an unlocked temporary file was left by a dead one.
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield file, path or f"/proc/self/fd/{file}"
+        finally:
+            # What matters has been synced by now, so a failure here must not make a linked file look unwritten.
+            with suppress(OSError):
+                os.close(file)
+            if path:
+                with suppress(OSError):
+                    os.unlink(path)
+
+    def _is_same(self, key: str, parts: Sequence[Buffer]) -> bool:
+        try:
+            return holds_same_bytes(open_to_read(self._root / key).number, parts)
+        except FileNotFoundError:
+            raise Retry(f"{key} was there and was deleted meanwhile") from None
+
+    def _knows_nameless_files(self) -> bool:
+        probe = self._root / TEMPORARY / f"probe-{os.getpid()}-{id(self)}"
+        try:
+            file = os.open(self._root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
+        except (AttributeError, OSError):
+            return False
+        try:
+            os.link(f"/proc/self/fd/{file}", probe, follow_symlinks=True)
+            os.unlink(probe)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return True
+
+    def _sweep_temporaries(self) -> None:
+        """Remove what dead writers left behind."""
+        temporaries = self._root / TEMPORARY
+        temporaries.mkdir(exist_ok=True)
+        for path in temporaries.iterdir():
+            with suppress(OSError):
+                file = Descriptor(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+                fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        touched = set()
+        try:
+            for key in keys:
+                _check(key)
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    os.unlink(self._root / key)
+                touched.add(key.rpartition("/")[0])
+        except OSError as error:
+            raise Retry(f"cannot delete: {error}") from error
+        for directory in touched:
+            self._remove_if_empty(directory)
+
+    def _remove_if_empty(self, directory: str) -> None:
+        with suppress(OSError):
+            while directory:
+                os.rmdir(self._root / directory)
+                self._directories.forget(directory)
+                directory = directory.rpartition("/")[0]
+
+
+async def _in(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+
+def _open_and_read(path: Path, ranges: Sequence[tuple[int, int]]) -> tuple[Descriptor, list[bytearray]]:
+    try:
+        file = open_to_read(path)
+        return file, [read_range(file.number, start, length) for start, length in ranges]
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise Missing(f"{path} is not there") from None
+    except OSError as error:
+        raise Retry(f"{path} cannot be read: {error}") from error
+
+
+def _list(root: Path, prefix: str) -> list[StoredObject]:
+    found: list[StoredObject] = []
+    start = prefix.rpartition("/")[0]
+    pending = [start] if not start or _is_key(start) else []
+    while pending:
+        directory = pending.pop()
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / directory) as entries:
+            for entry in entries:
+                key = f"{directory}/{entry.name}" if directory else entry.name
+                if entry.name.startswith(".") or not key.startswith(prefix):
+                    continue
+                if entry.is_dir():
+                    pending.append(key)
+                    continue
+                with suppress(FileNotFoundError):
+                    found.append(StoredObject(key, entry.stat().st_size))
+    return sorted(found, key=lambda stored: stored.key)
+
+
+def _check(key: str) -> None:
+    """What could leave the folder or look like a temporary file is no key."""
+    if not _is_key(key):
+        raise ValueError(f"{key!r} is no key: its steps must not be empty or start with a dot")
+
+
+def _is_key(key: str) -> bool:
+    return not any(not step or step.startswith(".") or "\0" in step for step in key.split("/"))

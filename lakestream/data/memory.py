@@ -1,0 +1,36 @@
+"""A WAL in memory, for tests and simulations: no threads, no sleeps, nothing survives it."""
+
+from collections.abc import Sequence
+
+from lakestream.errors import Exists, Missing
+from lakestream.interfaces import Buffer, StoredObject
+
+
+class MemoryWal:
+    """Objects in a dictionary. Each call takes effect at once, before anything else can run."""
+
+    def __init__(self, linger_ms: int = 0) -> None:
+        self.linger_ms = linger_ms
+        self._objects: dict[str, bytes] = {}
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        whole = b"".join(parts)
+        if self._objects.setdefault(key, whole) != whole:
+            raise Exists(f"{key} exists with other content")
+
+    async def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
+        whole = self._objects.get(key)
+        if whole is None:
+            raise Missing(f"{key} is not there")
+        view = memoryview(whole)
+        return [bytearray(view[start : start + length]) for start, length in ranges]
+
+    async def list(self, prefix: str) -> list[StoredObject]:
+        return [StoredObject(key, len(whole)) for key, whole in sorted(self._objects.items()) if key.startswith(prefix)]
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._objects.pop(key, None)
+
+    async def close(self) -> None:
+        pass

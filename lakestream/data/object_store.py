@@ -1,0 +1,263 @@
+"""A WAL in an object store, by URL: s3://, gs://, az://, and memory:// for a try.
+
+Only conditional puts make it a WAL (L21), so `probe` refuses a store that silently overwrites. Requests are retried
+here and not in the client, because only one who sees each attempt can tell "certainly not there" from "nobody knows".
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import MemoryStore, ObjectStore, from_url
+
+from lakestream.errors import Exists, Halted, Missing, Retry, Unknown
+from lakestream.interfaces import Buffer, StoredObject
+
+LINGER_MS = 250
+COALESCE_GAP_BYTES = 256 * 1024
+"""A request costs about as much as reading this much in vain."""
+MAX_COALESCED_BYTES = 8 * 1024 * 1024
+MAX_READS_IN_FLIGHT = 32
+FIRST_PAUSE_S = 0.1
+PROBE_ATTEMPTS = 3
+SETTLE_S = 0.2
+
+Range = tuple[int, int]
+T = TypeVar("T")
+
+
+class ObjectStoreWal:
+    """Objects in a bucket. `options` are those of obstore's store for the URL; it reads the usual environment, too."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        linger_ms: int = LINGER_MS,
+        request_timeout_s: float = 20.0,
+        attempts: int = 4,
+        **options: Any,
+    ) -> None:
+        self.linger_ms = linger_ms
+        self._url = url
+        self._attempts = attempts
+        self._store = _open(url, request_timeout_s, options)
+        self._reads = asyncio.Semaphore(MAX_READS_IN_FLIGHT)
+
+    def __repr__(self) -> str:
+        return f"ObjectStoreWal({self._url!r})"
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        in_doubt = False
+        failure: Exception | None = None
+        for attempt in range(self._attempts):
+            await _pause(attempt)
+            try:
+                # Never multipart: its completion would not be conditional.
+                await obstore.put_async(self._store, key, list(parts), mode="create", use_multipart=False)
+                return
+            except AlreadyExistsError as error:
+                failure = error
+                if await self._is_same(key, parts):
+                    return
+            except (BaseError, OSError) as error:
+                failure = error
+                in_doubt = in_doubt or not _surely_refused(error)
+                if _is_hopeless(error):
+                    break
+        kind = Unknown if in_doubt else Retry
+        raise kind(f"{key} cannot be put: {_first_line(failure)}") from failure
+
+    async def _is_same(self, key: str, parts: Sequence[Buffer]) -> bool:
+        """Whether the object is ours already (a lost answer). False if it went away meanwhile; raises Exists."""
+        try:
+            [found] = await self.read(key, [(0, sum(map(len, parts)) + 1)])
+        except Missing:
+            return False
+        except Retry as error:
+            raise Unknown(f"{key} is there, but cannot be compared: {error}") from error
+        if found != b"".join(parts):
+            raise Exists(f"{key} exists with other content")
+        return True
+
+    async def read(self, key: str, ranges: Sequence[Range]) -> list[bytearray]:
+        spans = coalesce(ranges)
+        if not spans:
+            await self._size(key)
+        read = await asyncio.gather(*(self._read_span(key, span) for span in spans), return_exceptions=True)
+        found = []
+        for (start, _), data in zip(spans, read, strict=True):
+            if isinstance(data, BaseException):
+                raise data
+            found.append((start, data))
+        return [_cut(found, start, length) for start, length in ranges]
+
+    async def _read_span(self, key: str, span: Range) -> memoryview:
+        start, length = span
+
+        async def get() -> memoryview:
+            async with self._reads:
+                return memoryview(await obstore.get_range_async(self._store, key, start=start, length=length))
+
+        try:
+            return await self._retried(key, get)
+        except Retry:
+            # A range that starts at the end or beyond is an error to the store, and an empty one to us.
+            if await self._size(key) <= start:
+                return memoryview(b"")
+            raise
+
+    async def _size(self, key: str) -> int:
+        async def head() -> int:
+            return (await obstore.head_async(self._store, key))["size"]
+
+        return await self._retried(key, head)
+
+    async def list(self, prefix: str) -> list[StoredObject]:
+        # The store's own prefixes are whole steps of the path; ours are any characters.
+        directory = prefix.rpartition("/")[0]
+
+        async def collect() -> list[StoredObject]:
+            found = await obstore.list(self._store, prefix=directory or None).collect_async()
+            return [StoredObject(meta["path"], meta["size"]) for meta in found if meta["path"].startswith(prefix)]
+
+        return sorted(await self._retried(prefix, collect), key=lambda stored: stored.key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        async def delete_all() -> None:
+            await obstore.delete_async(self._store, list(keys))
+
+        try:
+            await self._retried("delete", delete_all)
+        except Missing:
+            # Some stores mind, and stop there: go on one by one.
+            for key in keys:
+                await self._delete_one(key)
+
+    async def _delete_one(self, key: str) -> None:
+        async def delete() -> None:
+            try:
+                await obstore.delete_async(self._store, key)
+            except FileNotFoundError:
+                return
+
+        await self._retried(key, delete)
+
+    async def probe(self, key: str = "probe/conditional-put") -> None:
+        """Try what the WAL lives by: a second create is refused, ranges are ranges. Raises Halted if it is not so."""
+        for _ in range(PROBE_ATTEMPTS):
+            try:
+                if await self._refuses_to_overwrite(key):
+                    return
+            finally:
+                await self.delete([key])
+        raise Halted(
+            f"{self._url} overwrites an object although it was told to create it only. Acknowledged records could be "
+            "lost there: use a store with conditional writes (If-None-Match), such as Amazon S3, GCS or Azure"
+        )
+
+    async def _refuses_to_overwrite(self, key: str) -> bool:
+        """False also if another broker's probe deleted the object in between, hence the attempts."""
+        for content in (b"first", b"other"):
+            try:
+                await self.put(key, [content])
+            except Exists:
+                [middle] = await self.read(key, [(1, 3)])
+                if bytes(middle) not in (b"irs", b"the"):
+                    raise Halted(f"{self._url} does not give the byte range that it was asked for") from None
+                return True
+        return False
+
+    async def close(self) -> None:
+        # The client's threads touch the interpreter a little after the last answer; an exit meanwhile aborts the
+        # process (SIGABRT). Measured: a short wait cures it.
+        await asyncio.sleep(SETTLE_S)
+
+    async def _retried(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
+        """A request that may be repeated; raises Missing or Retry."""
+        failure: Exception | None = None
+        for attempt in range(self._attempts):
+            await _pause(attempt)
+            try:
+                return await request()
+            except FileNotFoundError:
+                raise Missing(f"{key} is not there") from None
+            except (BaseError, OSError) as error:
+                failure = error
+                if _is_hopeless(error):
+                    break
+        raise Retry(f"{key}: {_first_line(failure)}") from failure
+
+
+def coalesce(ranges: Sequence[Range]) -> list[Range]:
+    """Few ranges (start, length) that cover all, in order: neighbours join if the gap between them is small."""
+    spans: list[Range] = []
+    for start, length in sorted(ranges):
+        if length <= 0:
+            continue
+        if spans:
+            first, covered = spans[-1]
+            joined = max(covered, start + length - first)
+            near = start - (first + covered) <= COALESCE_GAP_BYTES
+            if joined == covered or (near and joined <= MAX_COALESCED_BYTES):
+                spans[-1] = (first, joined)
+                continue
+        spans.append((start, length))
+    return spans
+
+
+def _cut(spans: Sequence[tuple[int, memoryview]], start: int, length: int) -> bytearray:
+    """The range, out of the last span that can hold it; a span may have been cut where the object ends."""
+    for first, data in reversed(spans):
+        if first <= start:
+            return bytearray(data[start - first : max(start - first + length, 0)])
+    return bytearray()
+
+
+def _open(url: str, request_timeout_s: float, options: dict[str, Any]) -> ObjectStore:
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        return MemoryStore()
+    if scheme in ("", "file") or "://" not in url:
+        raise ValueError(f"{url} is a folder: an object store's client would not sync it, FolderWal does")
+    client_options: dict[str, Any] = {"timeout": timedelta(seconds=request_timeout_s)}
+    if any(str(value).startswith("http://") for value in options.values()):
+        client_options["allow_http"] = True
+    return from_url(url, client_options=client_options, retry_config={"max_retries": 0}, **options)  # type: ignore[call-overload, no-any-return]
+
+
+async def _pause(attempt: int) -> None:
+    if attempt:
+        await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
+
+
+def _surely_refused(error: Exception) -> bool:
+    """Whether the store cannot have done what was asked. In doubt it may have: then the outcome is unknown."""
+    if isinstance(error, (PermissionDeniedError, UnauthenticatedError, FileNotFoundError)):
+        return True
+    status = _status(error)
+    if status is None:
+        return "kind: Connect," in str(error)
+    return status in (429, 503) or (400 <= status < 500 and status != 408)
+
+
+def _is_hopeless(error: Exception) -> bool:
+    """Whether the same request would get the same answer."""
+    if isinstance(error, (PermissionDeniedError, UnauthenticatedError, FileNotFoundError)):
+        return True
+    status = _status(error)
+    return status is not None and 400 <= status < 500 and status not in (408, 409, 429)
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status, which the client tells in words only."""
+    found = re.search(r"status code: (\d{3})", str(error))
+    return int(found[1]) if found else None
+
+
+def _first_line(error: Exception | None) -> str:
+    return str(error).partition("\n")[0]

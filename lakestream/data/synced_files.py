@@ -1,0 +1,175 @@
+"""Files and directories that survive a power cut, and the page cache they fill: what the folder WAL is made of."""
+
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from lakestream.interfaces import Buffer
+
+MAX_PARTS_A_WRITE = 1024
+MAX_OPEN_DIRECTORIES = 64
+COMPARE_BYTES = 1024 * 1024
+ADVISED_FROM_BYTES = 128 * 1024
+
+
+class Descriptor:
+    """An open file. It closes when the last one who uses it lets go, so a cache may drop it at any time."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.number)
+
+
+def open_to_read(path: Path) -> Descriptor:
+    return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def write_all(file: int, parts: Sequence[Buffer]) -> None:
+    """Write the parts one after the other without joining them."""
+    for first in range(0, len(parts), MAX_PARTS_A_WRITE):
+        pending = [memoryview(part) for part in parts[first : first + MAX_PARTS_A_WRITE]]
+        while pending:
+            written = os.writev(file, pending)
+            done = 0
+            while done < len(pending) and written >= len(pending[done]):
+                written -= len(pending[done])
+                done += 1
+            del pending[:done]
+            if written:
+                pending[0] = pending[0][written:]
+
+
+def read_range(file: int, start: int, length: int) -> bytearray:
+    """The bytes of a range, cut where the file ends."""
+    found = bytearray(max(min(length, os.fstat(file).st_size - start), 0))
+    filled = 0
+    with memoryview(found) as view:
+        while filled < len(found):
+            count = os.preadv(file, [view[filled:]], start + filled)
+            if not count:
+                raise OSError(f"the file ends at {start + filled}, sooner than its size says")
+            filled += count
+    return found
+
+
+def read_without_waiting(file: int, ranges: Sequence[tuple[int, int]]) -> list[bytearray] | None:
+    """The ranges if the page cache holds them all and the file was not deleted meanwhile, else None. Never blocks."""
+    status = os.fstat(file)
+    no_wait = getattr(os, "RWF_NOWAIT", None)
+    if no_wait is None or not status.st_nlink:
+        return None
+    found = []
+    for start, length in ranges:
+        buffer = bytearray(max(min(length, status.st_size - start), 0))
+        try:
+            if buffer and os.preadv(file, [buffer], start, no_wait) != len(buffer):
+                return None
+        except OSError:
+            return None
+        found.append(buffer)
+    return found
+
+
+def holds_same_bytes(file: int, parts: Sequence[Buffer]) -> bool:
+    """Whether a file is what the parts would make if they were joined."""
+    if os.fstat(file).st_size != sum(map(len, parts)):
+        return False
+    at = 0
+    for part in parts:
+        view = memoryview(part)
+        for first in range(0, len(view), COMPARE_BYTES):
+            piece = view[first : first + COMPARE_BYTES]
+            if read_range(file, at, len(piece)) != piece:
+                return False
+            at += len(piece)
+    return True
+
+
+def make_durable_directory(path: Path, top: Path) -> None:
+    """Make the directory, and sync all from `top` to its parent: whoever made them may not have come to it yet."""
+    path.mkdir(parents=True, exist_ok=True)
+    while path != top:
+        path = path.parent
+        sync_directory(path)
+
+
+def sync_directory(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+class Directories:
+    """Durable directories, held open: what is linked into one can never end up in a successor of the same name."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._open: OrderedDict[str, Descriptor] = OrderedDict()
+        self._lock = threading.Lock()
+        standing = next(parent for parent in root.parents if parent.exists())
+        make_durable_directory(root, standing)
+
+    def open(self, directory: str) -> Descriptor:
+        with self._lock:
+            found = self._open.get(directory)
+            if found is not None:
+                self._open.move_to_end(directory)
+                return found
+        make_durable_directory(self._root / directory, self._root)
+        made = Descriptor(os.open(self._root / directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        with self._lock:
+            self._open[directory] = made
+            if len(self._open) > MAX_OPEN_DIRECTORIES:
+                self._open.popitem(last=False)
+        return made
+
+    def forget(self, directory: str) -> None:
+        with self._lock:
+            self._open.pop(directory, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._open.clear()
+
+
+class FreshPages:
+    """Keeps the page cache that our own writes fill within a limit.
+
+    Synced pages are rarely read again (readers have a cache of their own), and a kernel that may use them again writes
+    new objects several times cheaper than one that has to find fresh memory for each.
+    """
+
+    def __init__(self, root: Path, limit_bytes: int) -> None:
+        self._root = root
+        self._limit_bytes = limit_bytes
+        self._kept: deque[tuple[str, int]] = deque()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, key: str, size: int) -> None:
+        if size < ADVISED_FROM_BYTES or not hasattr(os, "posix_fadvise"):
+            return
+        for oldest in self._surplus(key, size):
+            with suppress(OSError):
+                file = open_to_read(self._root / oldest)
+                os.posix_fadvise(file.number, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _surplus(self, key: str, size: int) -> list[str]:
+        surplus = []
+        with self._lock:
+            self._kept.append((key, size))
+            self._kept_bytes += size
+            while self._kept_bytes > self._limit_bytes:
+                oldest, its_size = self._kept.popleft()
+                self._kept_bytes -= its_size
+                surplus.append(oldest)
+        return surplus

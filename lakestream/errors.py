@@ -1,0 +1,41 @@
+"""The few kinds of failure, named by what the caller should do about them."""
+
+
+class LakestreamError(Exception):
+    """Base of every error we raise on purpose."""
+
+
+class Retry(LakestreamError):
+    """Nothing happened, or it is safe to do it again: try later."""
+
+
+class Unknown(LakestreamError):
+    """It may or may not have happened (a lost answer): ask before you assume either."""
+
+
+class Rejected(LakestreamError):
+    """A definite no: the request itself has to change. `reason` is one of our reasons, see model/reasons.py."""
+
+    def __init__(self, reason: int, message: str = "") -> None:
+        super().__init__(message or f"rejected, reason {reason}")
+        self.reason = reason
+
+
+class Fenced(LakestreamError):
+    """This member's epoch has ended: register again before doing anything else."""
+
+
+class Missing(LakestreamError):
+    """The object, command or file asked for is not there (any more)."""
+
+
+class Exists(LakestreamError):
+    """The object is there already, with other content."""
+
+
+class Corrupt(LakestreamError):
+    """Stored bytes are not what was written: stop, and tell a person."""
+
+
+class Halted(LakestreamError):
+    """This replica must not go on (log went backwards, unknown command, diverged digest): a person has to look."""

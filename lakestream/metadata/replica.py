@@ -1,0 +1,378 @@
+"""One member's copy of the state: appends proposals to the command log, folds what everybody appended, tells outcomes.
+
+Proposals go out in the order in which they came, one append at a time, which carries all that is ready (L1). A lost
+answer is cured by appending the same commands again: `apply` accepts each number once. A proposal that waited too long
+is given up by a `Noop` with its number; whichever is folded first wins, so even that answer is certain.
+
+Three loops share the log, and all end in `_fold`, which skips what is folded already:
+    proposer   append -> fold the tail that comes with the answer
+    follower   wait for others' commands -> read -> fold
+    catcher    read to the end for those who must not say no from an old state (L6)
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Missing, Retry, Unknown
+from lakestream.interfaces import Clock, CommandLog, Logged, Wal
+from lakestream.metadata.checkpoint import load_newest
+from lakestream.model.commands import ENVELOPE, LEVEL, Body, Noop, Register, encode, pack
+from lakestream.model.reasons import No, Stranger
+from lakestream.model.state import Outcome, State, apply
+
+log = logging.getLogger(__name__)
+
+READ_LIMIT = 1000
+BATCH_LIMIT = 256
+DIGESTS_KEPT = 8192
+POLL_S = 1.0
+BACKOFF_S = (0.01, 1.0)
+GIVE_UP_S = 30.0
+
+Done = Callable[[Outcome | LakestreamError], None]
+
+
+class Proposal:
+    """A command on its way: `done` is called once, with the outcome or with the error that took its place."""
+
+    __slots__ = ("done", "kind", "n", "payload", "since")
+
+    def __init__(self, kind: int, payload: bytes, done: Done, since: float) -> None:
+        self.kind = kind
+        self.payload = payload
+        self.done = done
+        self.since = since
+        self.n = 0
+
+
+class Replica:
+    """A folded copy of the state, and the way to change it."""
+
+    def __init__(self, command_log: CommandLog, wal: Wal, clock: Clock, member_id: int) -> None:
+        self.state = State()
+        self.member_id = member_id
+        self.epoch = 0
+        self.on_fold: list[Callable[[], None]] = []
+        self.on_command: list[Callable[[int, bytes, Outcome], None]] = []
+        self.last_fold = clock.monotonic()
+        self.halted: Halted | None = None
+        self._log = command_log
+        self._wal = wal
+        self._clock = clock
+        self._prefix = b""
+        self._identity = b""
+        self._digests = [0] * DIGESTS_KEPT
+        self._queue: deque[Proposal] = deque()
+        self._pending: dict[int, Proposal] = {}
+        self._next_n = 1
+        self._registering: tuple[bytes, asyncio.Future[Outcome]] | None = None
+        self._wanted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._catch_waiters: list[asyncio.Future[None]] = []
+        self._catch_wanted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load the newest checkpoint, fold to the end of the log, and go on following it."""
+        await self._reload()
+        await self._read_to_end()
+        for loop in (self._propose_loop, self._follow_loop, self._catch_loop):
+            self._tasks.append(asyncio.create_task(self._guard(loop), name=f"replica-{loop.__name__}"))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail_all(Unknown("this broker stops"))
+
+    async def _guard(self, loop: Callable[[], Any]) -> None:
+        try:
+            await loop()
+        except (Halted, Corrupt) as error:
+            self.halt(Halted(str(error)))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("the replica's %s failed", loop.__name__)
+            self.halt(Halted(f"internal error: {error!r}"))
+
+    def halt(self, error: Halted) -> None:
+        """Stop for good: nothing is guessed, nothing is skipped (L3, L5, L10)."""
+        if self.halted is None:
+            log.critical("halted: %s", error)
+            self.halted = error
+        self._fail_all(Unknown(f"halted: {error}"))
+        self._notify()
+
+    # -- proposing --------------------------------------------------------------------------------------------------
+
+    async def propose(self, body: Body) -> Outcome:
+        """Append one command and return what `apply` said of it; a refusal is a value (`No`).
+
+        Raises Fenced or Retry if it certainly did not happen, Unknown if nobody can tell.
+        """
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome | LakestreamError) -> None:
+            if not answer.done():
+                answer.set_result(outcome)
+
+        self.propose_later(body.KIND, pack(body), done)
+        outcome = await answer
+        if isinstance(outcome, LakestreamError):
+            raise outcome
+        return outcome
+
+    def propose_later(self, kind: int, payload: bytes, done: Done) -> None:
+        """Queue one command; `done` gets its outcome (or error) from the event loop."""
+        if self.halted is not None:
+            done(Retry(f"halted: {self.halted}"))
+        elif not self.epoch:
+            done(Fenced("not registered"))
+        else:
+            self._queue.append(Proposal(kind, payload, done, self._clock.monotonic()))
+            self._wanted.set()
+
+    async def register(self, body: Register) -> int | No:
+        """Begin a new epoch. Proposals of the old one are failed: they can never be applied any more."""
+        self._end_epoch()
+        command = encode(1, Register.KIND, self.member_id, 0, 0, pack(body))
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._registering = (command, answer)
+        try:
+            while not answer.done():
+                try:
+                    await self._append([command])
+                    await self._read_to_end()
+                except (Retry, Unknown) as error:
+                    log.warning("cannot register yet: %s", error)
+                    await asyncio.sleep(BACKOFF_S[1])
+        finally:
+            self._registering = None
+        outcome = answer.result()
+        if isinstance(outcome, int):
+            self.epoch = outcome
+            self._next_n = 1
+            self._prefix = ENVELOPE.pack(0, 0, self.member_id, self.epoch, 0)[2:14]
+        return outcome  # type: ignore[no-any-return]
+
+    async def _propose_loop(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while self._queue:
+                self._idle.clear()
+                try:
+                    await self._send(self._take())
+                finally:
+                    self._idle.set()
+
+    def _take(self) -> list[Proposal]:
+        taken: list[Proposal] = []
+        while self._queue and len(taken) < BATCH_LIMIT:
+            proposal = self._queue.popleft()
+            proposal.n = self._next_n
+            self._next_n += 1
+            self._pending[proposal.n] = proposal
+            taken.append(proposal)
+        return taken
+
+    async def _send(self, proposals: list[Proposal]) -> None:
+        """Append until every proposal has its outcome, whatever gets lost on the way (L1)."""
+        epoch, backoff = self.epoch, BACKOFF_S[0]
+        while True:
+            now = self._clock.monotonic()
+            commands = [self._encoded(one, now) for one in proposals if one.n in self._pending]
+            if not commands or self.epoch != epoch or self.halted:
+                return
+            try:
+                await self._append(commands)
+                if self._pending:
+                    await self._read_to_end()
+                if self.epoch == epoch and any(one.n in self._pending for one in proposals):
+                    raise Halted("a command was appended and folded, and yet has no outcome")
+                continue
+            except Unknown as error:
+                log.warning("an append's answer was lost: %s", error)
+            except Retry as error:
+                log.warning("an append failed: %s", error)
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, BACKOFF_S[1])
+
+    def _encoded(self, proposal: Proposal, now: float) -> bytes:
+        kind, payload = proposal.kind, proposal.payload
+        if now - proposal.since > GIVE_UP_S:
+            kind, payload = Noop.KIND, pack(Noop())
+        return encode(LEVEL, kind, self.member_id, self.epoch, proposal.n, payload)
+
+    async def _append(self, commands: list[bytes]) -> None:
+        appended = await self._log.append(commands, self.state.sequence)
+        self._fold(appended.tail)
+
+    # -- following --------------------------------------------------------------------------------------------------
+
+    async def catch_up(self) -> None:
+        """Fold to the end of the log as it is after this call began: before any no (L6)."""
+        if self.halted is not None:
+            raise Retry(f"halted: {self.halted}")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._catch_waiters.append(waiter)
+        self._catch_wanted.set()
+        await waiter
+
+    async def _catch_loop(self) -> None:
+        while True:
+            await self._catch_wanted.wait()
+            self._catch_wanted.clear()
+            waiters, self._catch_waiters = self._catch_waiters, []
+            error: LakestreamError | None = None
+            try:
+                await self._read_to_end()
+            except (Retry, Unknown) as failed:
+                error = Retry(str(failed))
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(error) if error else waiter.set_result(None)
+
+    async def _follow_loop(self) -> None:
+        while True:
+            try:
+                await self._log.wait(self.state.sequence, POLL_S)
+                await self._idle.wait()
+                await self._read_to_end()
+            except (Retry, Unknown) as error:
+                log.warning("cannot read the command log: %s", error)
+                await asyncio.sleep(BACKOFF_S[1])
+
+    async def _read_to_end(self) -> None:
+        while True:
+            after = self.state.sequence
+            try:
+                entries = await self._log.read(after, READ_LIMIT)
+            except Missing:
+                await self._reload()
+                continue
+            if not entries and after:
+                raise Halted(f"the command log ends below {after}, which was folded: it was restored or failed over")
+            self._fold(entries)
+            if len(entries) < READ_LIMIT:
+                return
+            await asyncio.sleep(0)
+
+    async def _reload(self) -> None:
+        """Take the newest checkpoint; who waits for an outcome that it hides cannot be told (L9)."""
+        found = await load_newest(self._log, self._wal)
+        if found is None:
+            if self.state.sequence:
+                raise Halted("the command log was truncated, and there is no checkpoint that covers it")
+            return
+        state, identity = found
+        if state.sequence < self.state.sequence:
+            raise Halted(f"the newest checkpoint is older than {self.state.sequence}, which was folded")
+        self.state, self._identity = state, identity
+        self._fail_all(Unknown("the outcome lies below a checkpoint"))
+        self._notify()
+
+    # -- folding ----------------------------------------------------------------------------------------------------
+
+    def _fold(self, entries: list[Logged]) -> None:
+        state = self.state
+        if not entries:
+            return
+        first, command = entries[0]
+        if first == state.sequence and identity_of(command) != self._identity:
+            raise Halted(f"the command log changed at {first}, which was folded: it was restored or failed over")
+        folded = False
+        for sequence, command in entries:
+            if sequence <= state.sequence:
+                continue
+            if sequence != state.sequence + 1:
+                break
+            self._fold_one(sequence, command)
+            folded = True
+        if folded:
+            self._identity = identity_of(command)
+            self.last_fold = self._clock.monotonic()
+            self._check_epoch()
+            self._notify()
+
+    def _fold_one(self, sequence: int, command: bytes) -> None:
+        try:
+            outcome = apply(self.state, sequence, command)
+        except Halted:
+            raise
+        except Exception as error:
+            log.exception("folding command %d failed", sequence)
+            raise Halted(f"command {sequence} cannot be applied: {error!r}") from error
+        self._digests[sequence % DIGESTS_KEPT] = self.state.digest
+        if command[2:14] == self._prefix:
+            if not isinstance(outcome, Stranger):
+                self._resolve(ENVELOPE.unpack_from(command)[4], command[1], outcome)
+        elif self._registering is not None and command == self._registering[0]:
+            answer = self._registering[1]
+            if not answer.done():
+                answer.set_result(outcome)
+        for listener in self.on_command:
+            listener(sequence, command, outcome)
+
+    def _resolve(self, n: int, kind: int, outcome: Outcome) -> None:
+        proposal = self._pending.pop(n, None)
+        if proposal is None:
+            return
+        if kind == Noop.KIND != proposal.kind:
+            outcome = Retry("given up: the command log could not be reached in time")
+        proposal.done(outcome)
+
+    def _check_epoch(self) -> None:
+        me = self.state.members.by_id.get(self.member_id)
+        if self.epoch and (me is None or me.epoch != self.epoch or not me.alive):
+            log.warning("epoch %d of member %d has ended", self.epoch, self.member_id)
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        self.epoch = 0
+        self._prefix = b""
+        self._fail_all(Fenced("this member's epoch has ended"))
+
+    def _fail_all(self, error: LakestreamError) -> None:
+        failed = [*self._pending.values(), *self._queue]
+        self._pending.clear()
+        self._queue.clear()
+        for proposal in failed:
+            proposal.done(error)
+        waiters, self._catch_waiters = self._catch_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(Retry(str(error)))
+
+    def _notify(self) -> None:
+        for listener in self.on_fold:
+            listener()
+
+    # -- what others ask --------------------------------------------------------------------------------------------
+
+    def digest_at(self, sequence: int) -> int | None:
+        """The digest of outcomes up to `sequence`, if it is remembered (L10)."""
+        if not self.state.sequence - DIGESTS_KEPT < sequence <= self.state.sequence:
+            return None
+        return self._digests[sequence % DIGESTS_KEPT] or None
+
+    @property
+    def identity(self) -> bytes:
+        """Of the last folded command; a checkpoint carries it."""
+        return self._identity
+
+    @property
+    def backlog(self) -> int:
+        return len(self._queue) + len(self._pending)
+
+
+def identity_of(command: bytes) -> bytes:
+    return blake2b(command, digest_size=16).digest()

@@ -1,0 +1,137 @@
+"""Every figure we publish, in one list, and the plain numbers behind them.
+
+The hot path holds a `Counter` or a `Histogram` and adds to it; what others know already (sizes, sequences) is sampled
+by a callable when somebody scrapes. Nothing here knows how the figures are shown.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SIZES = (1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0, 67108864.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What is published: its name without the prefix, its kind, what it says, its labels and bucket bounds."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+PREFIX = "lakestream_"
+
+CONNECTIONS = Figure("connections", GAUGE, "Open Kafka connections.")
+CONNECTIONS_OPENED = Figure("connections_opened", COUNTER, "Kafka connections accepted.")
+CONNECTIONS_REFUSED = Figure("connections_refused", COUNTER, "Kafka connections closed by us, by reason.", ("reason",))
+RECEIVED_BYTES = Figure("received_bytes", COUNTER, "Bytes read from Kafka clients.")
+SENT_BYTES = Figure("sent_bytes", COUNTER, "Bytes written to Kafka clients.")
+REQUESTS = Figure("requests", COUNTER, "Kafka requests answered, by API.", ("api",))
+REQUEST_ERRORS = Figure("request_errors", COUNTER, "Kafka requests that failed as a whole, by API.", ("api",))
+REQUEST_SECONDS = Figure("request_seconds", HISTOGRAM, "Time from request read to answer, by API.", ("api",), _SECONDS)
+REQUEST_MEMORY_BYTES = Figure("request_memory_bytes", GAUGE, "Bytes of requests held in memory.")
+SOCKETS_PAUSED = Figure("sockets_paused", COUNTER, "Times that a socket was paused because memory was full.")
+
+PRODUCED_RECORDS = Figure("produced_records", COUNTER, "Records acknowledged.")
+PRODUCED_BATCHES = Figure("produced_batches", COUNTER, "Record batches acknowledged.")
+PRODUCED_BYTES = Figure("produced_bytes", COUNTER, "Bytes of record batches acknowledged.")
+PRODUCE_DUPLICATES = Figure("produce_duplicates", COUNTER, "Batches recognised as retries of known ones.")
+PRODUCE_REFUSED = Figure("produce_refused", COUNTER, "Batches refused, by reason.", ("reason",))
+ACK_SECONDS = Figure("ack_seconds", HISTOGRAM, "Time from a batch's arrival to its acknowledgement.", (), _SECONDS)
+FETCHED_BYTES = Figure("fetched_bytes", COUNTER, "Bytes of record batches sent to consumers.")
+FETCHED_BATCHES = Figure("fetched_batches", COUNTER, "Record batches sent to consumers.")
+FETCHES_WAITING = Figure("fetches_waiting", GAUGE, "Fetch requests that wait for records.")
+
+TICKS = Figure("ticks", COUNTER, "WAL objects written for produced records.")
+TICKS_FAILED = Figure("ticks_failed", COUNTER, "Ticks whose WAL object could not be written.")
+TICK_BYTES = Figure("tick_bytes", HISTOGRAM, "Size of WAL objects.", (), _SIZES)
+TICK_WRITE_SECONDS = Figure("tick_write_seconds", HISTOGRAM, "Time to write one WAL object.", (), _SECONDS)
+WAL_READ_BYTES = Figure("wal_read_bytes", COUNTER, "Bytes read back from the WAL.")
+CACHE_BYTES = Figure("cache_bytes", GAUGE, "Bytes of records in the cache.")
+CACHE_HITS = Figure("cache_hits", COUNTER, "Slices that were found in the cache.")
+CACHE_MISSES = Figure("cache_misses", COUNTER, "Slices that had to be read from the store.")
+
+LOG_APPENDS = Figure("log_appends", COUNTER, "Appends to the command log.")
+LOG_APPEND_SECONDS = Figure("log_append_seconds", HISTOGRAM, "Time of one append to the command log.", (), _SECONDS)
+LOG_ERRORS = Figure("log_errors", COUNTER, "Failed calls of the command log.")
+COMMANDS_FOLDED = Figure("commands_folded", COUNTER, "Commands folded into the state.")
+STATE_SEQUENCE = Figure("state_sequence", GAUGE, "Sequence of the last command folded.")
+STATE_TOPICS = Figure("state_topics", GAUGE, "Topics in the state.")
+STATE_PARTITIONS = Figure("state_partitions", GAUGE, "Partitions in the state.")
+STATE_ENTRIES = Figure("state_entries", GAUGE, "WAL entries in the state.")
+STATE_OBJECTS = Figure("state_objects", GAUGE, "WAL objects in the state.")
+STATE_GROUPS = Figure("state_groups", GAUGE, "Consumer groups in the state.")
+STATE_PRODUCERS = Figure("state_producers", GAUGE, "Idempotent producers in the state.")
+STATE_MEMBERS = Figure("state_members", GAUGE, "Live brokers in the state.")
+CHECKPOINTS = Figure("checkpoints", COUNTER, "Checkpoints written by this broker.")
+CHECKPOINT_SEQUENCE = Figure("checkpoint_sequence", GAUGE, "Sequence of the last checkpoint known.")
+BROKER_EPOCH = Figure("broker_epoch", GAUGE, "This broker's epoch.")
+BROKER_READY = Figure("broker_ready", GAUGE, "1 while this broker serves, else 0.")
+OBJECTS_COLLECTED = Figure("objects_collected", COUNTER, "Dead WAL objects deleted by this broker.")
+OBJECTS_MOVED = Figure("objects_moved", COUNTER, "WAL objects whose live slices were moved out.")
+
+FIGURES = tuple(figure for figure in list(globals().values()) if isinstance(figure, Figure))
+
+
+class Counter:
+    """A number that grows: `counter.value += n`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Histogram:
+    """Counts of observations below each bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+Sample = Counter | Histogram | Callable[[], float]
+
+
+class Metrics:
+    """The figures of one broker. Each series is asked for once, by who writes it, and kept."""
+
+    def __init__(self) -> None:
+        self._series: dict[Figure, dict[tuple[str, ...], Sample]] = {}
+
+    def counter(self, figure: Figure, *labels: str) -> Counter:
+        assert figure.kind == COUNTER and len(labels) == len(figure.labels), figure
+        series = self._series.setdefault(figure, {})
+        known = series.get(labels)
+        if not isinstance(known, Counter):
+            series[labels] = known = Counter()
+        return known
+
+    def histogram(self, figure: Figure, *labels: str) -> Histogram:
+        assert figure.kind == HISTOGRAM and len(labels) == len(figure.labels), figure
+        series = self._series.setdefault(figure, {})
+        known = series.get(labels)
+        if not isinstance(known, Histogram):
+            series[labels] = known = Histogram(figure.buckets)
+        return known
+
+    def sample(self, figure: Figure, read: Callable[[], float], *labels: str) -> None:
+        """Publish what `read` returns at each scrape: for gauges, and for counters that others keep as plain ints."""
+        assert figure.kind != HISTOGRAM and len(labels) == len(figure.labels), figure
+        self._series.setdefault(figure, {})[labels] = read
+
+    def series(self) -> list[tuple[Figure, dict[tuple[str, ...], Sample]]]:
+        """What there is to show, in the order of FIGURES."""
+        return [(figure, dict(self._series[figure])) for figure in FIGURES if figure in self._series]

@@ -1,0 +1,74 @@
+"""The one look that a broker takes into a produced batch: no lie of a header is ever appended.
+
+What is checked is what Kafka's broker checks, and a little more where Kafka leaves a lie to the consumers.
+"""
+
+from fastcrc import crc32
+
+from lakestream.errors import Rejected
+from lakestream.model import batch, kernels
+from lakestream.model.batch import CHECKED_POSITION, CODEC_MASK, HEADER_SIZE, MAGIC, PREFIX_SIZE, BatchInfo, Fault
+from lakestream.model.compression import decompress
+from lakestream.model.pointers import address_of
+
+_unpack_header = batch.HEADER.unpack_from
+_check_records = kernels.check_records
+_iscsi = crc32.iscsi
+_NOT_FOR_PRODUCERS = batch.LOG_APPEND_TIME | batch.CONTROL | batch.DELETE_HORIZON
+
+
+def check_batch(view: memoryview, start: int, length: int, address: int, max_decompressed: int) -> BatchInfo:
+    """Check the producer's batch at `start` of `view`, whose first byte lies at `address`. Raises Rejected (Fault).
+
+    A wrong maxTimestamp is corrected in place, as Kafka does: Sarama's producers left it at -1 for years.
+    """
+    if length < HEADER_SIZE or start + length > len(view):
+        raise Rejected(Fault.CORRUPT, f"{length} bytes cannot hold a batch, or are not all there")
+    (
+        _, batch_length, _, magic, crc, attributes, last_delta, base_timestamp, max_timestamp, producer_id, epoch,
+        sequence, count,
+    ) = _unpack_header(view, start)  # fmt: skip
+    if magic != MAGIC:
+        raise Rejected(Fault.UNSUPPORTED_MAGIC, f"record format {magic}; only format {MAGIC} is taken")
+    if batch_length != length - PREFIX_SIZE:
+        raise Rejected(Fault.CORRUPT, f"the batch says {batch_length} bytes of {length - PREFIX_SIZE}")
+    if crc != _iscsi(view[start + CHECKED_POSITION : start + length]):
+        raise Rejected(Fault.CORRUPT, "CRC mismatch")
+    if attributes & _NOT_FOR_PRODUCERS:
+        _refuse_attributes(attributes)
+    if count < 1 or last_delta != count - 1:
+        raise Rejected(Fault.INVALID_RECORD, f"{count} records with a last offset delta of {last_delta}")
+    if producer_id >= 0 and (sequence < 0 or epoch < 0):
+        raise Rejected(Fault.INVALID_RECORD, f"producer {producer_id} with epoch {epoch}, sequence {sequence}")
+    if attributes & CODEC_MASK:
+        body = decompress(attributes & CODEC_MASK, view[start + HEADER_SIZE : start + length], max_decompressed)
+        wrong, least, greatest = _check_records(address_of(body), len(body), count, base_timestamp)
+    else:
+        wrong, least, greatest = _check_records(
+            address + start + HEADER_SIZE, length - HEADER_SIZE, count, base_timestamp
+        )
+    if wrong:
+        raise Rejected(Fault.INVALID_RECORD, _WRONG[wrong])
+    if greatest != max_timestamp:
+        if view.readonly:
+            raise Rejected(Fault.INVALID_RECORD, f"maxTimestamp is {max_timestamp}, the records' is {greatest}")
+        batch.restamp_max_timestamp(view, start, length, greatest)
+    return BatchInfo(count, length, attributes, least, greatest, producer_id, epoch, sequence)
+
+
+def _refuse_attributes(attributes: int) -> None:
+    if attributes & batch.CONTROL:
+        raise Rejected(Fault.INVALID_RECORD, "producers do not write control records")
+    if attributes & batch.LOG_APPEND_TIME:
+        raise Rejected(Fault.INVALID_TIMESTAMP, "producers do not set the timestamp type to LogAppendTime")
+    raise Rejected(Fault.INVALID_RECORD, "producers do not set a delete horizon")
+
+
+_WRONG = {
+    kernels.BAD_VARINT: "a varint that is too long",
+    kernels.OUT_OF_BOUNDS: "a record, or a part of it, runs over its end",
+    kernels.BAD_LENGTH: "a negative length",
+    kernels.BAD_OFFSET_DELTA: "offset deltas that do not count up from 0",
+    kernels.BAD_TIMESTAMP: "a timestamp beyond 64 bits",
+    kernels.BYTES_LEFT_OVER: "bytes after the last record, or after a record's last field",
+}

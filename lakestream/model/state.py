@@ -1,0 +1,147 @@
+"""The whole state, and `apply`: the one pure function that every member folds every command through.
+
+`apply` is deterministic: no clock, no chance, no environment, no iteration over unordered things; time is data in
+commands. It decides first and mutates then. Of a refused command only the proposer's number and the digest of outcomes
+move; of a command by a stranger (an ended epoch, a number out of turn) nothing moves at all (L1, L2).
+"""
+
+import struct
+import zlib
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from fastcrc.crc32 import iscsi as crc32c
+
+from lakestream.errors import Corrupt, Halted
+from lakestream.model import groups, members, producers, streams, topics
+from lakestream.model.commands import APPEND, ENVELOPE, LEVEL, Body, Register
+from lakestream.model.groups import Groups
+from lakestream.model.members import Member, Members
+from lakestream.model.producers import Producers
+from lakestream.model.reasons import STRANGER, No, Reason, Stranger
+from lakestream.model.streams import Streams
+from lakestream.model.topics import Topics
+
+Outcome = Any
+"""A list of results for `Append`; else what the rule says, a No, or STRANGER."""
+Rule = Callable[["State", Member, Any], Outcome]
+
+_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups)
+_RULES: dict[int, tuple[msgspec.msgpack.Decoder[Any], Rule]] = {
+    body.KIND: (msgspec.msgpack.Decoder(body), rule) for family in _FAMILIES for body, rule in family.RULES
+}
+_REGISTER = msgspec.msgpack.Decoder(Register)
+
+CHECKPOINT = struct.Struct("<4sBxxxI")
+CHECKPOINT_MAGIC = b"LKSC"
+CHECKPOINT_VERSION = 1
+
+
+class State:
+    """What all members agree on after folding the commands up to `sequence`."""
+
+    __slots__ = ("cluster", "digest", "groups", "level", "members", "moved", "producers", "sequence", "streams", "topics")
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.digest = 0
+        self.level = 1
+        self.cluster = ""
+        self.members = Members()
+        self.topics = Topics()
+        self.streams = Streams()
+        self.producers = Producers()
+        self.groups = Groups()
+        self.moved: list[int] = []
+        """Streams whose end moved since somebody last emptied this list; for waking readers, not part of the state."""
+
+
+def apply(state: State, sequence: int, command: bytes) -> Outcome:
+    """Fold one command. Raises Halted if this code cannot know what it means (L3)."""
+    assert sequence == state.sequence + 1, "commands are folded in order, each once"
+    if len(command) < ENVELOPE.size:
+        state.sequence = sequence
+        return STRANGER
+    level, kind, member_id, epoch, n = ENVELOPE.unpack_from(command)
+    if level <= state.level and kind not in _RULES and kind not in (APPEND, Register.KIND):
+        raise Halted(f"command {sequence} is of kind {kind} (level {level}), which this version does not know; upgrade")
+    state.sequence = sequence
+    if kind == Register.KIND and level <= state.level:
+        outcome = _register(state, member_id, command)
+    else:
+        member = state.members.by_id.get(member_id)
+        if member is None or not member.alive or member.epoch != epoch or n != member.last_n + 1:
+            return STRANGER
+        member.last_n = n
+        member.heard = sequence
+        outcome = _judge(state, member, level, kind, command)
+    state.digest = zlib.crc32(_digestible(outcome), state.digest)
+    return outcome
+
+
+def _register(state: State, member_id: int, command: bytes) -> Outcome:
+    try:
+        body = _REGISTER.decode(memoryview(command)[ENVELOPE.size :])
+    except msgspec.MsgspecError as error:
+        return No(Reason.MALFORMED, str(error))
+    return members.register(state, member_id, body)
+
+
+def _judge(state: State, member: Member, level: int, kind: int, command: bytes) -> Outcome:
+    payload = memoryview(command)[ENVELOPE.size :]
+    if level > state.level:
+        return No(Reason.NEWER_LEVEL, f"feature level {level} is not in use yet")
+    if kind == APPEND:
+        return streams.append(state, member, payload)
+    decoder, rule = _RULES[kind]
+    try:
+        body: Body = decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        return No(Reason.MALFORMED, str(error))
+    return rule(state, member, body)
+
+
+def _digestible(outcome: Outcome) -> bytes:
+    if type(outcome) is list and outcome and type(outcome[0]) is int:
+        return array("q", outcome).tobytes()
+    if isinstance(outcome, No):
+        return bytes((0xFF, outcome.reason))
+    return msgspec.msgpack.encode(outcome)
+
+
+def dump(state: State) -> bytes:
+    """The state as the bytes of a checkpoint; equal states give equal bytes."""
+    body = msgspec.msgpack.encode(
+        [
+            state.sequence, state.digest, state.level, state.cluster, state.members.dump(), state.topics.dump(),
+            state.streams.dump(), state.producers.dump(), state.groups.dump(),
+        ]
+    )  # fmt: skip
+    return CHECKPOINT.pack(CHECKPOINT_MAGIC, CHECKPOINT_VERSION, crc32c(body)) + body
+
+
+def load(checkpoint: bytes | bytearray) -> State:
+    """The state of a checkpoint. Raises Corrupt if these are not the bytes that were written."""
+    if len(checkpoint) < CHECKPOINT.size:
+        raise Corrupt("a checkpoint was cut short")
+    magic, version, checksum = CHECKPOINT.unpack_from(checkpoint)
+    body = memoryview(checkpoint)[CHECKPOINT.size :]
+    if magic != CHECKPOINT_MAGIC or crc32c(body) != checksum:
+        raise Corrupt("a checkpoint's checksum is wrong")
+    if version != CHECKPOINT_VERSION:
+        raise Halted(f"checkpoint version {version} is newer than this code; upgrade")
+    fields = msgspec.msgpack.decode(body, strict=False)
+    state = State()
+    state.sequence, state.digest, state.level, state.cluster = fields[:4]
+    state.members = Members.load(fields[4])
+    state.topics = Topics.load(fields[5])
+    state.streams = Streams.load(fields[6], state.topics.by_id)
+    state.producers = Producers.load(fields[7])
+    state.groups = Groups.load(fields[8])
+    return state
+
+
+assert LEVEL >= 1
+__all__ = ["Outcome", "State", "Stranger", "apply", "dump", "load"]

@@ -1,0 +1,317 @@
+"""The WAL object: record batches of many streams in one file, found again by an index at its end.
+
+The layout is told in docs/formats/wal-object.md. A *tick* object is what an appender writes in one go. A *merged*
+object is what the mover makes of many old ones: its batches carry their true offsets, its index says where offsets lie.
+Writers join `HEADER` and the batches once and put a tail behind them:
+
+    rows = lay_out([(stream, length, batches), ...])        # ascending streams
+    body = bytearray().join([HEADER, *batches])
+    await wal.put(wal_key(...), [body, tick_tail(body, rows)])
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import chain, pairwise, starmap
+from typing import NamedTuple
+
+from fastcrc import crc32
+
+from lakestream.errors import Corrupt
+
+Buffer = bytes | bytearray | memoryview
+
+VERSION = 1
+MAGIC = b"LKSW"
+END_MAGIC = b"WSKL"
+_HEADER = struct.Struct("<4sBB10x")
+_FOOTER = struct.Struct("<QQIIIIBBxx4xI4s")
+_SLICE = struct.Struct("<QQQI")
+_MERGED_SLICE = struct.Struct("<QQQIqI")
+_MARK = struct.Struct("<qQq")
+
+HEADER = _HEADER.pack(MAGIC, VERSION, 0)
+HEADER_BYTES = _HEADER.size
+FOOTER_BYTES = _FOOTER.size
+MARK_EVERY_BYTES = 256 * 1024
+"""A merged slice gets a mark about every so many bytes: what a reader has to walk at most to find an offset."""
+
+
+class Kind(IntEnum):
+    """What an object is."""
+
+    TICK = 0
+    MERGED = 1
+
+
+class Slice(NamedTuple):
+    """Where the batches of one stream lie in the object: bytes [position, position + length)."""
+
+    stream: int
+    position: int
+    length: int
+    batches: int
+
+
+class Mark(NamedTuple):
+    """A batch in a merged slice: its base offset, its position, and the largest timestamp from it to the next mark."""
+
+    offset: int
+    position: int
+    max_timestamp: int
+
+
+class MergedSlice(NamedTuple):
+    """A slice whose batches carry their offsets, with marks in ascending order; the first is the first batch."""
+
+    stream: int
+    position: int
+    length: int
+    batches: int
+    base_offset: int
+    marks: Sequence[Mark]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """The fixed-size end of an object: what a reader fetches first when it knows nothing."""
+
+    kind: Kind
+    index_position: int
+    index_length: int
+    slices: int
+    marks: int
+    data_crc: int
+    index_crc: int
+
+    @property
+    def object_size(self) -> int:
+        return self.index_position + self.index_length + FOOTER_BYTES
+
+
+def lay_out(lengths: Iterable[tuple[int, int, int]]) -> list[Slice]:
+    """The rows of a tick from (stream, length in bytes, number of batches), in ascending order of streams."""
+    rows = []
+    position = HEADER_BYTES
+    for stream, length, batches in lengths:
+        rows.append(Slice(stream, position, length, batches))
+        position += length
+    return rows
+
+
+def tick_tail(body: Buffer, rows: Sequence[Slice]) -> bytes:
+    """What follows the header and the batches of a tick object: the index and the footer."""
+    return _tail(body, Kind.TICK, b"".join(starmap(_SLICE.pack, rows)), len(rows), 0)
+
+
+def merged_tail(body: Buffer, rows: Sequence[MergedSlice]) -> bytes:
+    """What follows the header and the batches of a merged object."""
+    slices = b"".join(_MERGED_SLICE.pack(*row[:5], len(row.marks)) for row in rows)
+    marks = list(chain.from_iterable(row.marks for row in rows))
+    return _tail(body, Kind.MERGED, slices + b"".join(starmap(_MARK.pack, marks)), len(rows), len(marks))
+
+
+def _tail(body: Buffer, kind: Kind, index: bytes, slices: int, marks: int) -> bytes:
+    data_crc, index_crc = crc32.iscsi(body), crc32.iscsi(index)
+    footer = _FOOTER.pack(len(body), len(index), slices, marks, data_crc, index_crc, VERSION, kind, 0, END_MAGIC)
+    checked = footer[:-8]
+    return b"".join((index, checked, struct.pack("<I", crc32.iscsi(checked)), END_MAGIC))
+
+
+def merge_slice(body: Buffer, stream: int, position: int, length: int) -> MergedSlice:
+    """The index row of a slice of finished batches, found by walking their headers. Offsets may have gaps."""
+    marks: list[Mark] = []
+    batches, last_offset, at, end = 0, -1, position, position + length
+    while at < end:
+        if end - at < _BATCH_HEADER_BYTES:
+            raise Corrupt(f"stream {stream}: a batch header is cut at {at}")
+        offset, batch_length, magic, last_delta, timestamp = _BATCH.unpack_from(body, at)
+        following = at + 12 + batch_length
+        if magic != 2 or not at + _BATCH_HEADER_BYTES <= following <= end:
+            raise Corrupt(f"stream {stream}: there is no batch at {at}")
+        if offset <= last_offset or last_delta < 0:
+            raise Corrupt(f"stream {stream}: the batch at {at} is out of the order of offsets")
+        if not marks or at - marks[-1].position >= MARK_EVERY_BYTES:
+            marks.append(Mark(offset, at, timestamp))
+        elif timestamp > marks[-1].max_timestamp:
+            marks[-1] = marks[-1]._replace(max_timestamp=timestamp)
+        batches, last_offset, at = batches + 1, offset + last_delta, following
+    if not marks:
+        raise Corrupt(f"stream {stream}: a merged slice needs a batch")
+    return MergedSlice(stream, position, length, batches, marks[0].offset, marks)
+
+
+_BATCH = struct.Struct(">qi4xb6xi8xq")
+"""Of a batch header: base offset, length, magic, last offset delta, max timestamp."""
+_BATCH_HEADER_BYTES = 61
+
+
+def mark_at_or_before(marks: Sequence[Mark], offset: int) -> int:
+    """Which mark to walk from to find `offset`: the last one at or below it, else the first."""
+    return max(bisect_right(marks, offset, key=_offset_of) - 1, 0)
+
+
+def _offset_of(mark: Mark) -> int:
+    return mark.offset
+
+
+def mark_with_timestamp(marks: Sequence[Mark], timestamp: int) -> int | None:
+    """The first mark among whose batches is one with a timestamp of at least `timestamp`, if there is any."""
+    return next((i for i, mark in enumerate(marks) if mark.max_timestamp >= timestamp), None)
+
+
+def parse_footer(tail: Buffer) -> Footer:
+    """Read the footer from the last bytes of an object (FOOTER_BYTES or more of them)."""
+    if len(tail) < FOOTER_BYTES:
+        raise Corrupt("the object is too short for a footer")
+    raw = memoryview(tail)[len(tail) - FOOTER_BYTES :]
+    position, length, slices, marks, data_crc, index_crc, version, kind, crc, magic = _FOOTER.unpack(raw)
+    if magic != END_MAGIC:
+        raise Corrupt("the object does not end with a footer")
+    if crc != crc32.iscsi(raw[:-8]):
+        raise Corrupt("the footer's checksum is wrong")
+    if version != VERSION or kind > Kind.MERGED:
+        raise Corrupt(f"version {version} and kind {kind} of the WAL object are not known here")
+    footer = Footer(
+        kind=Kind(kind),
+        index_position=position,
+        index_length=length,
+        slices=slices,
+        marks=marks,
+        data_crc=data_crc,
+        index_crc=index_crc,
+    )
+    row_bytes = _SLICE.size if footer.kind is Kind.TICK else _MERGED_SLICE.size
+    if length != slices * row_bytes + marks * _MARK.size or position < HEADER_BYTES:
+        raise Corrupt("the footer contradicts itself")
+    return footer
+
+
+def parse_index(footer: Footer, index: Buffer) -> list[Slice]:
+    """The slices of either kind of object, checked against the footer: the slices tile the object's data."""
+    _check_index(footer, index)
+    view = memoryview(index)
+    if footer.kind is Kind.TICK:
+        rows = list(map(Slice._make, _SLICE.iter_unpack(view)))
+    else:
+        whole = _MERGED_SLICE.iter_unpack(view[: footer.slices * _MERGED_SLICE.size])
+        rows = [Slice(*row[:4]) for row in whole]
+    _check_tiling(footer, rows)
+    return rows
+
+
+def parse_merged_index(footer: Footer, index: Buffer) -> list[MergedSlice]:
+    """The slices of a merged object with their marks."""
+    if footer.kind is not Kind.MERGED:
+        raise Corrupt("this is no merged object")
+    slices = parse_index(footer, index)
+    view = memoryview(index)
+    split = footer.slices * _MERGED_SLICE.size
+    marks = list(map(Mark._make, _MARK.iter_unpack(view[split:])))
+    rows, first = [], 0
+    for row, (*_, base_offset, count) in zip(slices, _MERGED_SLICE.iter_unpack(view[:split]), strict=True):
+        own = marks[first : first + count]
+        first += count
+        if not own or len(own) != count or own[0][:2] != (base_offset, row.position):
+            raise Corrupt(f"stream {row.stream}: the marks do not start with the slice")
+        if any(a.offset >= b.offset or a.position >= b.position for a, b in pairwise(own)):
+            raise Corrupt(f"stream {row.stream}: the marks are out of order")
+        if own[-1].position >= row.position + row.length:
+            raise Corrupt(f"stream {row.stream}: a mark lies outside the slice")
+        rows.append(MergedSlice(*row, base_offset, own))
+    if first != len(marks):
+        raise Corrupt("there are marks that belong to no slice")
+    return rows
+
+
+def _check_index(footer: Footer, index: Buffer) -> None:
+    if len(index) != footer.index_length or crc32.iscsi(index) != footer.index_crc:
+        raise Corrupt("the index's checksum is wrong")
+
+
+def _check_tiling(footer: Footer, rows: Sequence[Slice]) -> None:
+    position, last = HEADER_BYTES, -1
+    for row in rows:
+        if row.position != position or row.stream <= last:
+            raise Corrupt(f"stream {row.stream}: the slices do not tile the object in order")
+        position, last = position + row.length, row.stream
+    if position != footer.index_position:
+        raise Corrupt("the slices do not fill the object")
+
+
+def verify(whole: Buffer) -> list[Slice]:
+    """Check all of an object, every byte of it, and give its slices; raises Corrupt."""
+    view = memoryview(whole)
+    if len(view) < HEADER_BYTES + FOOTER_BYTES or view[:HEADER_BYTES] != HEADER:
+        raise Corrupt("the object does not start with a header of this version")
+    footer = parse_footer(view)
+    if footer.object_size != len(view):
+        raise Corrupt(f"the object has {len(view)} bytes, its footer says {footer.object_size}")
+    if crc32.iscsi(view[: footer.index_position]) != footer.data_crc:
+        raise Corrupt("the data's checksum is wrong")
+    index = view[footer.index_position : footer.index_position + footer.index_length]
+    if footer.kind is Kind.MERGED:
+        parse_merged_index(footer, index)
+    return parse_index(footer, index)
+
+
+class ObjectName(NamedTuple):
+    """What a key says: who wrote the object, in which epoch, and its number there (tick, or log sequence)."""
+
+    cluster: str
+    member: int
+    epoch: int
+    number: int
+
+
+def wal_prefix(cluster: str) -> str:
+    return f"{cluster}/wal/"
+
+
+def merged_prefix(cluster: str) -> str:
+    return f"{cluster}/merged/"
+
+
+def checkpoint_prefix(cluster: str) -> str:
+    return f"{cluster}/checkpoints/"
+
+
+def wal_key(cluster: str, member: int, epoch: int, tick: int) -> str:
+    """Names carry cluster, member, epoch and number (L12), so that nobody ever writes another one's."""
+    return f"{wal_prefix(cluster)}{member}/{epoch:020d}/{tick:020d}"
+
+
+def merged_key(cluster: str, member: int, epoch: int, number: int) -> str:
+    return f"{merged_prefix(cluster)}{member}/{epoch:020d}/{number:020d}"
+
+
+def checkpoint_key(cluster: str, sequence: int, member: int, epoch: int) -> str:
+    """Checkpoints list in the order of their sequences."""
+    return f"{checkpoint_prefix(cluster)}{sequence:020d}/{member}/{epoch:020d}"
+
+
+def parse_wal_key(key: str) -> ObjectName | None:
+    """What a key of ours says; None for a name that is not ours, and so is nobody's to delete."""
+    return _parse(key, wal_key)
+
+
+def parse_merged_key(key: str) -> ObjectName | None:
+    return _parse(key, merged_key)
+
+
+def parse_checkpoint_key(key: str) -> ObjectName | None:
+    match key.split("/"):
+        case [cluster, _, number, member, epoch] if (member + epoch + number).isdecimal():
+            name = ObjectName(cluster, int(member), int(epoch), int(number))
+            return name if key == checkpoint_key(cluster, name.number, name.member, name.epoch) else None
+    return None
+
+
+def _parse(key: str, name_of: Callable[[str, int, int, int], str]) -> ObjectName | None:
+    match key.split("/"):
+        case [cluster, _, member, epoch, number] if (member + epoch + number).isdecimal():
+            name = ObjectName(cluster, int(member), int(epoch), int(number))
+            return name if key == name_of(*name) else None
+    return None

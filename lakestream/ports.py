@@ -1,0 +1,59 @@
+"""Chooses listening ports, and says which setting to change when one is taken."""
+
+import contextlib
+import socket
+import time
+
+from lakestream.clock import SystemClock
+from lakestream.settings import SettingsError
+
+PATIENCE_S = 2.0
+"""How long a taken port is waited for: the children of a supervisor that was just killed may still hold it."""
+
+Listener = tuple[str, str, int]
+"""The flag that sets the port, the host to bind, and the first port (0: any)."""
+
+
+def choose_ports(*listeners: Listener, count: int) -> list[list[int]]:
+    """For each listener `count` ports, all free and distinct; from port P on: P, P+1, ..."""
+    chosen: list[list[int]] = []
+    with contextlib.ExitStack() as held:
+        for flag, host, first in listeners:
+            if first and first + count - 1 > 65535:
+                raise SettingsError(f"{flag} {first}: {count} brokers need the ports up to {first + count - 1}")
+            ports = [first + i if first else 0 for i in range(count)]
+            bound = [held.enter_context(_bind(flag, host, port)) for port in ports]
+            chosen.append([sock.getsockname()[1] for sock in bound])
+    return chosen
+
+
+def address(host: str, port: int) -> str:
+    """HOST:PORT, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_address(text: str, default_port: int) -> tuple[str, int]:
+    """The host and port of HOST:PORT, HOST, [V6]:PORT. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(default_port)
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"expected HOST:PORT, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _bind(flag: str, host: str, port: int) -> socket.socket:
+    clock = SystemClock()
+    deadline = clock.monotonic() + PATIENCE_S
+    while True:
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            return sock
+        except OSError as error:
+            sock.close()
+            if clock.monotonic() >= deadline:
+                where = f"cannot listen on {address(host, port)}: {error.strerror}"
+                raise SettingsError(f"{where}; choose another with {flag} (0: any free one)") from None
+        time.sleep(0.05)

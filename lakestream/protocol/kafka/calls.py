@@ -1,0 +1,99 @@
+"""What handlers see of a request: the context it came in, and the call that a Produce request is."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from lakestream.interfaces import Buffer
+from lakestream.protocol.kafka import apis
+from lakestream.protocol.kafka.hot import parse_fetch
+from lakestream.protocol.kafka.slabs import Slab
+
+if TYPE_CHECKING:
+    from lakestream.protocol.kafka.connection import Connection
+
+Reply = bytes | Sequence[Buffer] | None
+"""Whole frames, their length in front; None for no answer at all."""
+
+FETCH: Final = 1
+PENDING: Final[Any] = object()
+"""The reply of a call that is not answered yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Who asks, and in which version."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+    connection: "Connection"
+
+
+class ProduceCall:
+    """A Produce request: `view[start:end]`, from the header's client id on. No Future, no Task: it is its own slot.
+
+    The handler answers once, now or later, on the event loop's thread; it releases once, after which the bytes are
+    overwritten. The two are independent of each other.
+    """
+
+    __slots__ = ("connection", "correlation_id", "end", "reply", "slab", "start", "version", "view")
+
+    def __init__(
+        self, connection: "Connection", slab: Slab, start: int, end: int, version: int, correlation_id: int
+    ) -> None:
+        self.connection = connection
+        self.slab: Slab | None = slab
+        self.view = slab.view
+        self.start = start
+        self.end = end
+        self.version = version
+        self.correlation_id = correlation_id
+        self.reply: Reply = PENDING
+
+    def answer(self, reply: Reply) -> None:
+        """Give the framed response; None if the client wants none. It goes out in order with this loop's others."""
+        assert self.reply is PENDING, "a request is answered once"
+        self.reply = reply
+        connection = self.connection
+        answers = connection.answers
+        if answers and answers[0] is self and not connection.queued:
+            connection.queued = True
+            connection.board.queue(connection)
+
+    def release(self) -> None:
+        """The bytes of the request are not needed any more."""
+        slab = self.slab
+        assert slab is not None, "a request is released once"
+        self.slab = None
+        slab.release()
+
+    def pin(self) -> Slab:
+        """Keep the bytes for longer than this call: whoever gets the slab releases it once."""
+        slab = self.slab
+        assert slab is not None, "released bytes cannot be pinned"
+        slab.pins += 1
+        return slab
+
+
+Handler = Callable[[RequestContext, Any], Awaitable[Any]]
+"""Takes the decoded request; returns a response message, or buffers that are whole frames, or None for no answer."""
+ProduceHandler = Callable[[ProduceCall], None]
+
+
+def decode(api: apis.Api, version: int, frame: bytes, body: int) -> Any:
+    """The request in `frame` from `body` on: Fetch by hand, as hot.ParsedFetch, all others as their message."""
+    if api.key == FETCH:
+        return parse_fetch(memoryview(frame), body, len(frame), version)
+    return apis.decode_request(api, version, frame, body)
+
+
+def framed(api: apis.Api, context: RequestContext, response: Any) -> tuple[Sequence[Buffer], bool]:
+    """What a handler returned, as buffers, and whether they are small enough to be joined."""
+    if isinstance(response, (list, tuple)):
+        return response, False
+    if isinstance(response, (bytes, bytearray, memoryview)):
+        return [response], True
+    return [apis.encode_response(api, context.version, context.correlation_id, response)], True

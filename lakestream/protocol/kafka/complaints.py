@@ -1,0 +1,39 @@
+"""Log lines about clients, at most a few of each kind in a while: a hostile client must not fill the disk with them."""
+
+import logging
+from typing import Final
+
+from lakestream.interfaces import Clock
+
+PERIOD_S: Final = 10.0
+LINES_A_PERIOD: Final = 5
+
+
+class Complaints:
+    """Counts by kind what is wrong with clients, and logs what is not too much."""
+
+    __slots__ = ("_clock", "_left", "_log", "_silent", "_since", "counts")
+
+    def __init__(self, clock: Clock, log: logging.Logger) -> None:
+        self._clock = clock
+        self._log = log
+        self._since: dict[str, float] = {}
+        self._left: dict[str, int] = {}
+        self._silent: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
+
+    def say(self, kind: str, peer: str, reason: str, *, error: BaseException | None = None) -> None:
+        """Log why the connection of `peer` is closed, with a traceback if it is our own fault."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        now = self._clock.monotonic()
+        if now - self._since.get(kind, -PERIOD_S) >= PERIOD_S:
+            self._since[kind] = now
+            self._left[kind] = LINES_A_PERIOD
+        if not self._left[kind]:
+            self._silent[kind] = self._silent.get(kind, 0) + 1
+            return
+        self._left[kind] -= 1
+        silent = self._silent.pop(kind, 0)
+        note = f" ({silent} more of this kind were not logged)" if silent else ""
+        level = logging.INFO if error is None else logging.ERROR
+        self._log.log(level, "closing the connection of %s: %s%s", peer, reason, note, exc_info=error)

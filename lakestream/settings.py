@@ -1,0 +1,308 @@
+"""Every setting, in one table: values only, from flags, the environment, one TOML file and defaults, in that order.
+
+The flags of `lakestream serve`, the listing of `lakestream config` and the table in docs/OPERATIONS.md are all made
+from the fields of `Settings`. A setting that Kafka knows has Kafka's name, with underscores for the dots.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+ENVIRONMENT_PREFIX = "LAKESTREAM_"
+CONFIG_VARIABLE = "LAKESTREAM_CONFIG"
+BOOTSTRAP_VARIABLE = "LAKESTREAM_BOOTSTRAP"
+DEFAULT_CONFIG_FILE = "lakestream.toml"
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+Value = str | int | bool
+T = TypeVar("T", str, int, bool)
+
+
+class SettingsError(ValueError):
+    """A setting is unknown or has a value that cannot be; the message says which and what would be right."""
+
+
+def _setting(
+    group: str, default: T, doc: str, *, low: int = 0, high: int = INT64_MAX, choices: tuple[str, ...] = ()
+) -> T:
+    metadata = {"group": group, "doc": doc, "low": low, "high": high, "choices": choices}
+    value: Any = field(default=default, metadata=metadata)
+    return value  # type: ignore[no-any-return]
+
+
+_PLACE, _TOPICS, _GROUPS, _WRITE = "Where", "Topics and records", "Groups and producers", "Memory and writing"
+_NET, _META, _LOGS = "Network", "Metadata and upkeep", "Logs"
+_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one broker runs with; `serve` gives each broker its own ports."""
+
+    data: str = _setting(_PLACE, "./lakestream-data", "Where records live: a folder, s3:// gs:// az:// or memory:.")
+    metadata: str = _setting(_PLACE, "", "The command log: sqlite:///path or memory:. Empty: a file in data.")
+    brokers: int = _setting(_PLACE, 1, "How many broker processes `serve` starts.", low=1, high=1000)
+    kafka_host: str = _setting(_PLACE, "127.0.0.1", "Address that Kafka listeners bind to; 0.0.0.0 for all.")
+    kafka_port: int = _setting(_PLACE, 9092, "First Kafka port; broker N takes the Nth next. 0: free ones.", high=_PORT)
+    advertised_host: str = _setting(_PLACE, "", "Host name that clients are told. Empty: kafka_host.")
+    advertised_port: int = _setting(_PLACE, 0, "First port that clients are told. 0: kafka_port.", high=_PORT)
+    http_host: str = _setting(_PLACE, "127.0.0.1", "Address that HTTP listeners bind to.")
+    http_port: int = _setting(_PLACE, 8181, "First HTTP port; broker N takes the Nth next. 0: free ones.", high=_PORT)
+
+    auto_create_topics_enable: bool = _setting(_TOPICS, True, "Create a topic when a client first asks for it.")
+    num_partitions: int = _setting(_TOPICS, 1, "Partitions of a topic created without a number.", low=1, high=100_000)
+    default_replication_factor: int = _setting(
+        _TOPICS, 1, "Replication factor shown when none was asked for; the store's durability is what counts.",
+        low=1, high=32767,
+    )  # fmt: skip
+    message_max_bytes: int = _setting(_TOPICS, 1_048_588, "Largest record batch accepted.", low=1, high=INT32_MAX)
+    log_message_timestamp_type: str = _setting(
+        _TOPICS, "CreateTime", "Whose clock stamps records.", choices=("CreateTime", "LogAppendTime")
+    )
+    log_retention_ms: int = _setting(_TOPICS, -1, "Age at which records go; -1: never.", low=-1)
+    log_retention_bytes: int = _setting(_TOPICS, -1, "Size of a partition above which old records go; -1: any.", low=-1)
+
+    group_min_session_timeout_ms: int = _setting(_GROUPS, 6_000, "Shortest session a group member may ask for.", low=1)
+    group_max_session_timeout_ms: int = _setting(_GROUPS, 1_800_000, "Longest session a member may ask for.", low=1)
+    group_initial_rebalance_delay_ms: int = _setting(
+        _GROUPS, 0, "How long the first rebalance of an empty group waits for more members (Kafka's own default: 3000)."
+    )
+    group_max_size: int = _setting(_GROUPS, 10_000, "Most members of one group.", low=1, high=INT32_MAX)
+    offsets_retention_ms: int = _setting(_GROUPS, 604_800_000, "How long an empty group's offsets are kept.", low=1)
+    offset_metadata_max_bytes: int = _setting(_GROUPS, 4_096, "Longest note a client may commit with an offset.")
+    producer_id_expiration_ms: int = _setting(_GROUPS, 86_400_000, "Idle time until a producer is forgotten.", low=1)
+
+    linger_ms: int = _setting(_WRITE, 250, "How long a tick gathers, on stores with a price per request.", high=60_000)
+    tick_max_bytes: int = _setting(_WRITE, 16 << 20, "Bytes at which a tick is written at once.", low=1 << 16)
+    ticks_in_flight: int = _setting(_WRITE, 4, "Ticks that are written at the same time.", low=1, high=64)
+    memory_bytes: int = _setting(_WRITE, 128 << 20, "Requests held in memory before sockets are paused.", low=1 << 20)
+    cache_bytes: int = _setting(_WRITE, 128 << 20, "Fresh records kept in memory for consumers.")
+
+    max_connections: int = _setting(_NET, 20_000, "Most Kafka connections of one broker; more are closed.", low=1)
+    connections_max_idle_ms: int = _setting(_NET, 600_000, "Idle time after which a connection is closed.", low=1)
+    socket_request_max_bytes: int = _setting(_NET, 104_857_600, "Largest request accepted.", low=1024, high=INT32_MAX)
+    fetch_max_bytes: int = _setting(_NET, 57_671_680, "Most bytes of one fetch answer.", low=1024, high=INT32_MAX)
+    drain_ms: int = _setting(_NET, 10_000, "How long a stopping broker may finish its work before it is killed.")
+
+    broker_session_ms: int = _setting(_META, 9_000, "Silence after which a broker counts as dead.", low=100)
+    broker_heartbeat_ms: int = _setting(_META, 2_000, "How often a broker says that it lives.", low=10)
+    checkpoint_every: int = _setting(_META, 20_000, "Commands between two checkpoints of the state.", low=10)
+    entries_max: int = _setting(_META, 1_000_000, "Most WAL entries the state may hold; then producers wait.", low=1000)
+    entries_topic_max: int = _setting(_META, 250_000, "One topic's share of entries_max.", low=100)
+    collector_interval_ms: int = _setting(_META, 60_000, "How often dead WAL objects are looked for.", low=10)
+    collector_grace_ms: int = _setting(_META, 600_000, "How long an unreferenced WAL object is still kept.")
+
+    log_level: str = _setting(_LOGS, "info", "Least severe line logged.", choices=("debug", "info", "warning", "error"))
+    log_format: str = _setting(
+        _LOGS, "auto", "auto: for people on a terminal, else logfmt.", choices=("auto", "human", "logfmt", "json")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One row of the table of settings."""
+
+    name: str
+    kind: type
+    default: Value
+    doc: str
+    group: str
+    low: int
+    high: int
+    choices: tuple[str, ...]
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Settings with where each came from, and the variables that look like settings but are none."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+
+def table() -> dict[str, Setting]:
+    """Every setting by its name, in the order in which people should read them."""
+    rows: dict[str, Setting] = {}
+    for column in fields(Settings):
+        default: Any = column.default
+        rows[column.name] = Setting(name=column.name, kind=type(default), default=default, **column.metadata)
+    return rows
+
+
+def load(
+    flags: Mapping[str, Value | None], environ: Mapping[str, str], config: str | None = None, folder: Path = Path()
+) -> Loaded:
+    """Flags win over the environment, that over the file, that over defaults. A flag of None was not given."""
+    rows = table()
+    values: dict[str, Value] = {}
+    origins = dict.fromkeys(rows, "default")
+    path = _config_path(config, environ, folder)
+    if path is not None:
+        for name, value in _read_file(path):
+            values[name] = _parsed(_row(rows, name, path), value, f"{path}: {name}")
+            origins[name] = f"file {path}"
+    for row in rows.values():
+        given = environ.get(row.variable)
+        if given is not None:
+            values[row.name] = _parsed(row, given, row.variable)
+            origins[row.name] = f"environment {row.variable}"
+        flag = flags.get(row.name)
+        if flag is not None:
+            values[row.name] = _parsed(row, flag, row.flag)
+            origins[row.name] = f"flag {row.flag}"
+    known = {row.variable for row in rows.values()} | {CONFIG_VARIABLE, BOOTSTRAP_VARIABLE, CHILD_VARIABLE}
+    ignored = tuple(sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in known))
+    settings = _checked(Settings(**values))  # type: ignore[arg-type]
+    return Loaded(settings=settings, origins=origins, ignored=ignored)
+
+
+CHILD_VARIABLE = "LAKESTREAM_CHILD_SETTINGS"
+"""The environment variable in which `serve` hands its resolved settings to a child, as JSON."""
+
+
+def to_json(settings: Settings) -> str:
+    return json.dumps({name: getattr(settings, name) for name in table()})
+
+
+def from_json(text: str) -> Settings:
+    return Settings(**json.loads(text))
+
+
+def is_url(place: str) -> bool:
+    """Whether a data or metadata setting is a URL and no path."""
+    return re.match(r"[a-z][a-z0-9+]*:", place) is not None and not place.startswith("file:")
+
+
+def data_folder(settings: Settings) -> Path | None:
+    """The local folder that records live in; None if they live elsewhere."""
+    return None if is_url(settings.data) else Path(settings.data.removeprefix("file://"))
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of a sqlite: URL; what follows `sqlite://` is the path. None for another kind of URL."""
+    scheme, _, rest = url.partition(":")
+    return Path(rest.removeprefix("//")) if scheme == "sqlite" else None
+
+
+def _config_path(config: str | None, environ: Mapping[str, str], folder: Path) -> Path | None:
+    asked = config or environ.get(CONFIG_VARIABLE)
+    if asked:
+        path = folder / asked
+        if not path.is_file():
+            raise SettingsError(f"there is no settings file {path}")
+        return path
+    path = folder / DEFAULT_CONFIG_FILE
+    return path if path.is_file() else None
+
+
+def _read_file(path: Path) -> Iterator[tuple[str, object]]:
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
+    yield from _flat("", document)
+
+
+def _flat(prefix: str, items: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Kafka's dotted names are nested tables in TOML, so that `num.partitions = 3` means num_partitions."""
+    for key, value in items.items():
+        name = prefix + re.sub(r"[.-]", "_", key)
+        if isinstance(value, dict):
+            yield from _flat(name + "_", value)
+        else:
+            yield name, value
+
+
+def _row(rows: Mapping[str, Setting], name: str, path: Path) -> Setting:
+    if name in rows:
+        return rows[name]
+    near = difflib.get_close_matches(name, rows, n=1, cutoff=0.0)[0]
+    raise SettingsError(f"{path}: there is no setting {name!r}; did you mean {near!r}? (`lakestream config` lists all)")
+
+
+_UNITS = {
+    "_bytes": {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30},
+    "_ms": {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000},
+}
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def _parsed(row: Setting, value: object, where: str) -> Value:
+    if row.kind is bool:
+        return _parsed_bool(value, where)
+    if row.kind is int:
+        return _parsed_int(row, value, where)
+    if not isinstance(value, str):
+        raise SettingsError(f"{where}: expected text, not {value!r}")
+    if row.choices:
+        by_lower = {choice.lower(): choice for choice in row.choices}
+        if value.lower() not in by_lower:
+            raise SettingsError(f"{where}: {value!r} is none of {', '.join(row.choices)}")
+        return by_lower[value.lower()]
+    return value
+
+
+def _parsed_bool(value: object, where: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word not in _TRUE + _FALSE:
+        raise SettingsError(f"{where}: expected true or false, not {value!r}")
+    return word in _TRUE
+
+
+def _parsed_int(row: Setting, value: object, where: str) -> int:
+    units = next((units for suffix, units in _UNITS.items() if row.name.endswith(suffix)), {"": 1})
+    match = re.fullmatch(r"\s*(-?\d[\d_]*)\s*([a-z]*)\s*", str(value).lower()) if not isinstance(value, bool) else None
+    unit = match[2] if match else ""
+    if row.name.endswith("_bytes"):
+        unit = unit.removesuffix("b").removesuffix("i")
+    if match is None or unit not in units:
+        hint = f", with a unit if you like ({' '.join(u for u in units if u)})" if len(units) > 1 else ""
+        raise SettingsError(f"{where}: expected a whole number{hint}, not {value!r}")
+    number = int(match[1]) * units[unit]
+    if not row.low <= number <= row.high:
+        bounds = f"at least {row.low}" if row.high == INT64_MAX else f"between {row.low} and {row.high}"
+        raise SettingsError(f"{where}: must be {bounds}, not {number}")
+    return number
+
+
+def _checked(settings: Settings) -> Settings:
+    """Fill in what follows from other settings, and refuse what cannot work together."""
+    metadata = settings.metadata
+    if not metadata:
+        folder = data_folder(settings)
+        if settings.data.startswith("memory:"):
+            metadata = "memory:"
+        else:
+            metadata = f"sqlite://{(folder or Path('lakestream-metadata')).absolute()}/metadata.sqlite"
+    elif not is_url(metadata):
+        metadata = f"sqlite://{Path(metadata.removeprefix('file://')).absolute()}"
+    if not metadata.startswith(("sqlite:", "memory:", "owner:")):
+        raise SettingsError(f"metadata: {metadata!r} is no URL we know; use sqlite:///path or memory:")
+    if settings.brokers > 1 and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
+        raise SettingsError("memory: serves one broker only, since processes share no memory; use a folder and sqlite:")
+    if settings.broker_session_ms < 2 * settings.broker_heartbeat_ms:
+        raise SettingsError("broker_session_ms must be at least twice broker_heartbeat_ms, or live brokers expire")
+    if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
+        raise SettingsError("group_min_session_timeout_ms is above group_max_session_timeout_ms")
+    return replace(settings, metadata=metadata)

@@ -1,0 +1,317 @@
+"""The appender: gathers batches of all streams, writes them as one WAL object a tick, and appends one command for it.
+
+    submit -> gathered -> tick (joined, released) -> Wal.put -> in order: propose Append -> fold -> done
+
+A store without a price per object is written at once when idle, and gathers while an object is being written. A store
+with a price gathers for `linger_ms`, less when the senders fall silent. Ticks upload in parallel and are proposed in
+order; if one fails, later batches of its streams that are under way fail too, so that order holds (L16). Data comes
+before metadata: a crash leaves an object that nobody refers to, never a hole.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+
+from lakestream.errors import Exists, Fenced, LakestreamError, Missing, Retry, Unknown
+from lakestream.interfaces import Clock, Wal
+from lakestream.metadata.replica import Replica
+from lakestream.model.batch import stamp
+from lakestream.model.commands import APPEND
+from lakestream.model.reasons import No
+from lakestream.model.state import Outcome
+from lakestream.model.streams import AppendRow, pack_append
+from lakestream.model.wal_object import HEADER, HEADER_BYTES, lay_out, tick_tail, wal_key
+from lakestream.stream.cache import Cache
+from lakestream.stream.limits import AppendLimits
+
+log = logging.getLogger(__name__)
+
+BatchRow = tuple[int, int, int, int, int, int, int]
+"""Stream, record count, length, max timestamp, producer id, producer epoch, first sequence."""
+Answer = list[int] | LakestreamError
+"""A base offset or a negative reason for each batch; or the error that befell all of them alike."""
+
+
+class Submission:
+    """The batches of one request. `release` is called when their bytes are not needed any more, then `done`, once."""
+
+    __slots__ = ("done", "release", "results", "rows", "size", "views")
+
+    def __init__(
+        self,
+        rows: list[BatchRow],
+        views: list[memoryview],
+        release: Callable[[], None],
+        done: Callable[[Answer], None],
+    ) -> None:
+        self.rows = rows
+        self.views = views
+        self.release = release
+        self.done = done
+        self.size = sum(row[2] for row in rows)
+        self.results = [0] * len(rows)
+
+
+class Tick:
+    """One WAL object on its way."""
+
+    __slots__ = ("body", "epoch", "failed", "number", "owners", "rows", "since", "size", "submissions", "written")
+
+    def __init__(self, number: int, epoch: int, submissions: list[Submission], since: float) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.submissions = submissions
+        self.since = since
+        self.rows: list[AppendRow] = []
+        self.owners: list[tuple[Submission, int]] = []
+        self.body = bytearray()
+        self.size = 0
+        self.written = False
+        self.failed: LakestreamError | None = None
+
+
+class AppendStats:
+    """Plain figures that metrics read."""
+
+    __slots__ = ("ack_seconds", "acked_batches", "acked_bytes", "failed_batches", "ticks")
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.acked_batches = 0
+        self.acked_bytes = 0
+        self.failed_batches = 0
+        self.ack_seconds: deque[float] = deque(maxlen=1024)
+
+
+class Appender:
+    """The one way into the log."""
+
+    def __init__(self, replica: Replica, wal: Wal, cache: Cache, clock: Clock, limits: AppendLimits) -> None:
+        self._replica = replica
+        self._wal = wal
+        self._cache = cache
+        self._clock = clock
+        self._limits = limits
+        self.stats = AppendStats()
+        self.on_pressure: Callable[[bool], None] = lambda full: None
+        """Called with True when too much is under way, so that sockets pause, and with False when it is less again."""
+        self._gathered: list[Submission] = []
+        self._gathered_bytes = 0
+        self._under_way_bytes = 0
+        self._full = False
+        self._last_arrival = 0.0
+        self._timer: asyncio.Handle | None = None
+        self._writing = 0
+        self._next_tick = 1
+        self._settled = 0
+        self._order: deque[Tick] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    def submit(self, submission: Submission) -> None:
+        """Take the batches of one request, in the order of calls. Never blocks; watch `on_pressure`."""
+        if not self._replica.epoch:
+            submission.release()
+            submission.done(Fenced("this broker has no epoch"))
+            return
+        self._gathered.append(submission)
+        self._gathered_bytes += submission.size
+        self._under_way_bytes += submission.size
+        self._quiet.clear()
+        self._last_arrival = self._clock.monotonic()
+        if self._timer is None and self._writing < self._limits.uploads:
+            self._schedule()
+        elif self._gathered_bytes >= self._limits.tick_bytes and self._writing < self._limits.uploads:
+            self._schedule(now=True)
+        if not self._full and self._under_way_bytes > self._limits.under_way_bytes:
+            self._full = True
+            self.on_pressure(True)
+
+    def settled(self) -> int:
+        """The last tick that is committed or given up, with all before it (L22)."""
+        return self._settled
+
+    @property
+    def under_way_bytes(self) -> int:
+        return self._under_way_bytes
+
+    async def drain(self) -> None:
+        """Wait until everything submitted has its answer."""
+        await self._quiet.wait()
+
+    # -- gathering --------------------------------------------------------------------------------------------------
+
+    def _schedule(self, now: bool = False) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if now or not self._wal.linger_ms or self._gathered_bytes >= self._limits.tick_bytes:
+            self._timer = loop.call_soon(self._tick)
+        else:
+            self._timer = loop.call_later(self._limits.silence_s, self._tick_if_silent, self._clock.monotonic())
+
+    def _tick_if_silent(self, since: float) -> None:
+        """Where objects cost something: wait on while batches keep coming, at most for the linger."""
+        now = self._clock.monotonic()
+        left = since + self._wal.linger_ms / 1000 - now
+        silence = now - self._last_arrival
+        if silence >= self._limits.silence_s * 0.9 or left <= 0:
+            self._tick()
+        else:
+            wait = min(left, self._limits.silence_s)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._tick_if_silent, since)
+
+    def _tick(self) -> None:
+        """Make a tick of what was gathered, and start to write it."""
+        self._timer = None
+        if not self._gathered or self._writing >= self._limits.uploads:
+            return
+        tick = Tick(self._next_tick, self._replica.epoch, self._take(), self._clock.monotonic())
+        self._next_tick += 1
+        self._order.append(tick)
+        if not tick.epoch:
+            self._fail(tick, Fenced("this broker has no epoch"))
+            self._release(tick)
+            self._settle()
+            return
+        tail = self._join(tick)
+        self._writing += 1
+        task = asyncio.create_task(self._write(tick, tail), name=f"tick-{tick.number}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _take(self) -> list[Submission]:
+        """Up to about one tick's bytes, whole submissions, the oldest first."""
+        if self._gathered_bytes <= self._limits.tick_bytes:
+            taken, self._gathered = self._gathered, []
+            self._gathered_bytes = 0
+            return taken
+        size = count = 0
+        for submission in self._gathered:
+            if count and size + submission.size > self._limits.tick_bytes:
+                break
+            size += submission.size
+            count += 1
+        taken, self._gathered = self._gathered[:count], self._gathered[count:]
+        self._gathered_bytes -= size
+        return taken
+
+    def _join(self, tick: Tick) -> bytes:
+        """Order the batches by stream, join them once, and let go of the buffers they came in."""
+        items = [(row[0], submission, index) for submission in tick.submissions for index, row in enumerate(submission.rows)]
+        items.sort(key=itemgetter(0))
+        parts: list[bytes | memoryview] = [HEADER]
+        lengths: list[list[int]] = []
+        position, previous = HEADER_BYTES, -1
+        rows, owners = tick.rows, tick.owners
+        for stream, submission, index in items:
+            _, count, length, timestamp, producer_id, epoch, sequence = submission.rows[index]
+            rows.append((stream, count, position, length, timestamp, producer_id, epoch, sequence))
+            owners.append((submission, index))
+            parts.append(submission.views[index])
+            if stream == previous:
+                lengths[-1][1] += length
+                lengths[-1][2] += 1
+            else:
+                lengths.append([stream, length, 1])
+                previous = stream
+            position += length
+        tick.body = bytearray().join(parts)
+        parts.clear()
+        self._release(tick)
+        tail = tick_tail(tick.body, lay_out((stream, length, batches) for stream, length, batches in lengths))
+        tick.size = len(tick.body) + len(tail)
+        return tail
+
+    def _release(self, tick: Tick) -> None:
+        for submission in tick.submissions:
+            submission.views.clear()
+            submission.release()
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    async def _write(self, tick: Tick, tail: bytes) -> None:
+        key = wal_key(self._replica.state.cluster, self._replica.member_id, tick.epoch, tick.number)
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await self._wal.put(key, [tick.body, tail])
+            tick.written = True
+        except (Retry, Unknown, Exists, Missing, TimeoutError) as error:
+            log.warning("tick %d could not be written: %s", tick.number, error or "it took too long")
+            self._fail(tick, Retry(f"the write-ahead log cannot be written: {error or 'it took too long'}"))
+        except Exception as error:
+            log.exception("tick %d failed", tick.number)
+            self._fail(tick, Retry(f"the write-ahead log cannot be written: {error!r}"))
+        self._writing -= 1
+        self._settle()
+        if self._gathered and self._timer is None:
+            self._schedule()
+
+    def _fail(self, tick: Tick, error: LakestreamError) -> None:
+        """Give a tick up, and with it what its streams have under way behind it (L16)."""
+        tick.failed = error
+        broken = {row[0] for row in tick.rows}
+        behind = list(self._order)[list(self._order).index(tick) + 1 :]
+        for later in behind:
+            if later.failed is None and any(row[0] in broken for row in later.rows):
+                broken.update(row[0] for row in later.rows)
+                later.failed = error
+        kept, self._gathered = self._gathered, []
+        for submission in kept:
+            if any(row[0] in broken for row in submission.rows):
+                self._gathered_bytes -= submission.size
+                submission.views.clear()
+                submission.release()
+                self._answer([submission], error)
+            else:
+                self._gathered.append(submission)
+
+    def _settle(self) -> None:
+        """Propose what is written, answer what failed, in the order of ticks."""
+        order = self._order
+        while order and (order[0].written or order[0].failed is not None):
+            tick = order.popleft()
+            if tick.failed is not None:
+                self._finish(tick, tick.failed)
+            elif tick.epoch != self._replica.epoch:
+                self._finish(tick, Fenced("this broker's epoch has ended"))
+            else:
+                payload = pack_append(tick.number, tick.size, tick.rows)
+                self._replica.propose_later(APPEND, payload, partial(self._finish, tick))
+
+    def _finish(self, tick: Tick, outcome: Outcome | LakestreamError) -> None:
+        """Called while the command is being folded: the object it added is the newest one in the state."""
+        self._settled = max(self._settled, tick.number)
+        self.stats.ticks += 1
+        if isinstance(outcome, No):
+            outcome = Retry(f"refused: {outcome.message}")
+        if isinstance(outcome, LakestreamError):
+            self._answer(tick.submissions, outcome)
+            return
+        for row, (submission, index), result in zip(tick.rows, tick.owners, outcome, strict=True):
+            submission.results[index] = result
+            if result >= 0:
+                stamp(tick.body, row[2], result)
+        self._cache.add(self._replica.state.streams.next_object - 1, tick.body)
+        self.stats.ack_seconds.append(self._clock.monotonic() - tick.since)
+        self._answer(tick.submissions, None)
+
+    def _answer(self, submissions: list[Submission], error: LakestreamError | None) -> None:
+        for submission in submissions:
+            self._under_way_bytes -= submission.size
+            if error is None:
+                self.stats.acked_batches += len(submission.rows)
+                self.stats.acked_bytes += submission.size
+                submission.done(submission.results)
+            else:
+                self.stats.failed_batches += len(submission.rows)
+                submission.done(error)
+        if self._full and self._under_way_bytes < self._limits.under_way_bytes // 2:
+            self._full = False
+            self.on_pressure(False)
+        if not self._under_way_bytes and not self._gathered:
+            self._quiet.set()

@@ -1,0 +1,64 @@
+"""Pieces of WAL objects in memory, bounded in bytes, the least recently used go first."""
+
+from collections import OrderedDict
+
+Key = tuple[int, int]
+"""The number of an object in the state, and where in the object the piece starts."""
+
+
+class Piece:
+    """Some bytes of one object. Slices get their base offsets stamped in place, once, when they are first served.
+
+    `stamped` has the positions of the slices that are; None means that all are (our own ticks, merged objects).
+    `ends` remembers where batches were cut: an offset and the position of the batch that starts there.
+    """
+
+    __slots__ = ("buffer", "ends", "stamped", "start", "view")
+
+    def __init__(self, start: int, buffer: bytearray, stamped: set[int] | None) -> None:
+        self.start = start
+        self.buffer = buffer
+        self.view = memoryview(buffer)
+        self.stamped = stamped
+        self.ends: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+
+class Cache:
+    """What was written or read lately."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.size_bytes = 0
+        self.hits = 0
+        self.misses = 0
+        self._pieces: OrderedDict[Key, Piece] = OrderedDict()
+
+    def add(self, number: int, body: bytearray) -> None:
+        """Keep one of our own ticks, whose batches are all stamped."""
+        self.put((number, 0), Piece(0, body, None))
+
+    def put(self, key: Key, piece: Piece) -> None:
+        previous = self._pieces.pop(key, None)
+        if previous is not None:
+            self.size_bytes -= len(previous)
+        if len(piece) > self.limit_bytes:
+            return
+        self._pieces[key] = piece
+        self.size_bytes += len(piece)
+        while self.size_bytes > self.limit_bytes:
+            _, oldest = self._pieces.popitem(last=False)
+            self.size_bytes -= len(oldest)
+
+    def get(self, key: Key) -> Piece | None:
+        piece = self._pieces.get(key)
+        if piece is not None:
+            self._pieces.move_to_end(key)
+        return piece
+
+    def forget(self, number: int) -> None:
+        """An object is gone: its pieces are only in the way."""
+        for key in [key for key in self._pieces if key[0] == number]:
+            self.size_bytes -= len(self._pieces.pop(key))

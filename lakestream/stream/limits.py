@@ -1,0 +1,30 @@
+"""What the hot path may use: every buffer, cache and wait has its bound here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendLimits:
+    """Bounds of the appender."""
+
+    tick_bytes: int = 16 * 1024 * 1024
+    """About how large one WAL object gets."""
+    under_way_bytes: int = 64 * 1024 * 1024
+    """Bytes that were taken and are not answered; above it sockets pause."""
+    uploads: int = 1
+    """Objects written at the same time."""
+    silence_s: float = 0.02
+    """Where objects have a price: write when nothing came for so long."""
+    write_timeout_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """Bounds of the reader."""
+
+    cache_bytes: int = 128 * 1024 * 1024
+    whole_object_bytes: int = 4 * 1024 * 1024
+    """Objects up to this size are read whole: their other slices are likely to be wanted next."""
+    chunk_bytes: int = 1024 * 1024
+    """How much of a larger slice is read at once."""
+    reads_at_once: int = 8

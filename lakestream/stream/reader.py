@@ -1,0 +1,293 @@
+"""The reader: finds the entries of an offset, takes the bytes from memory or from the WAL, and gives whole batches.
+
+    find entry -> piece in the cache | read (each piece once, whoever asks) -> stamp base offsets -> cut at batches
+
+What it returns are views of cached pieces, ready to be sent: base offsets are right, bodies are as produced.
+"""
+
+import asyncio
+import struct
+from dataclasses import dataclass
+
+from lakestream.errors import Corrupt, Missing, Rejected
+from lakestream.interfaces import Wal
+from lakestream.metadata.replica import Replica
+from lakestream.model import records
+from lakestream.model.batch import HEADER_SIZE, LEADER_EPOCH, MAX_TIMESTAMP_POSITION
+from lakestream.model.reasons import Reason
+from lakestream.model.streams import MERGED, Entry, Stream, WalObject
+from lakestream.model.wal_object import (
+    FOOTER_BYTES,
+    MergedSlice,
+    mark_at_or_before,
+    merged_key,
+    parse_footer,
+    parse_merged_index,
+    verify,
+    wal_key,
+)
+from lakestream.stream.cache import Cache, Key, Piece
+from lakestream.stream.limits import ReadLimits
+
+_FRAME = struct.Struct(">qi").unpack_from
+_STAMP = struct.Struct(">q").pack_into
+_EPOCH = struct.Struct(">i").pack_into
+_DELTA = struct.Struct(">i").unpack_from
+_TIMESTAMP = struct.Struct(">q").unpack_from
+_DELTA_POSITION = 23
+INDEXES_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record found by its time."""
+
+    offset: int
+    timestamp: int
+
+
+class Reader:
+    """Reads streams. Below a table's progress the table will answer; until there is one, the WAL holds everything."""
+
+    def __init__(self, replica: Replica, wal: Wal, cache: Cache, limits: ReadLimits) -> None:
+        self._replica = replica
+        self._wal = wal
+        self._cache = cache
+        self._limits = limits
+        self._loading: dict[Key, asyncio.Future[Piece]] = {}
+        self._indexes: dict[int, dict[int, MergedSlice]] = {}
+        self._slots = asyncio.Semaphore(limits.reads_at_once)
+
+    async def read(self, stream: Stream, offset: int, max_bytes: int) -> list[memoryview]:
+        """Whole batches from the one that holds `offset` on, about `max_bytes` of them, the first in any case.
+
+        Raises Rejected if the offset lies outside the log, Corrupt if stored bytes are lost.
+        """
+        views: list[memoryview] = []
+        left = max_bytes
+        while left > 0 or not views:
+            if not stream.start <= offset <= stream.next:
+                raise Rejected(Reason.OFFSET_OUT_OF_RANGE, f"{offset} is outside [{stream.start}, {stream.next}]")
+            index = stream.find(offset)
+            if index >= len(stream.bases):
+                return views
+            entry = stream.entry(index)
+            piece, start = await self._piece(stream, entry, max(offset, entry.base))
+            if piece is None:
+                continue
+            view, offset = self._cut(piece, entry, start, max(offset, entry.base), left, not views)
+            if not view:
+                return views
+            views.append(view)
+            left -= len(view)
+        return views
+
+    def cached(self, stream: Stream, offset: int, max_bytes: int) -> list[memoryview] | None:
+        """The same without waiting, if the bytes are at hand; None if they are not, or if it would raise."""
+        views: list[memoryview] = []
+        left = max_bytes
+        if not stream.start <= offset <= stream.next:
+            return None
+        while left > 0 or not views:
+            index = stream.find(offset)
+            if index >= len(stream.bases):
+                return views
+            entry = stream.entry(index)
+            piece = self._cache.get((entry.object, 0))
+            if piece is None:
+                return views or None
+            self._cache.hits += 1
+            if piece.stamped is not None and entry.position not in piece.stamped:
+                self._stamp(piece, entry)
+            view, offset = self._cut(piece, entry, entry.position, max(offset, entry.base), left, not views)
+            if not view:
+                return views
+            views.append(view)
+            left -= len(view)
+        return views
+
+    # -- finding by time --------------------------------------------------------------------------------------------
+
+    async def find_timestamp(self, stream: Stream, timestamp: int) -> Found | None:
+        """The first record with this timestamp or a later one."""
+        for entry in list(stream.entries(stream.start)):
+            if entry.max_timestamp < timestamp:
+                continue
+            for batch in await self._batches(stream, entry):
+                if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] >= timestamp:
+                    found = records.find_timestamp(batch, timestamp)
+                    if found is not None and found[0] >= stream.start:
+                        return Found(*found)
+        return None
+
+    async def find_max_timestamp(self, stream: Stream) -> Found | None:
+        """The record with the greatest timestamp, the first of several."""
+        entries = list(stream.entries(stream.start))
+        if not entries:
+            return None
+        greatest = max(entry.max_timestamp for entry in entries)
+        for entry in entries:
+            if entry.max_timestamp == greatest:
+                for batch in await self._batches(stream, entry):
+                    if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] == greatest:
+                        found = records.find_max_timestamp(batch)
+                        if found is not None and found[0] >= stream.start:
+                            return Found(*found)
+        return None
+
+    async def _batches(self, stream: Stream, entry: Entry) -> list[memoryview]:
+        batches: list[memoryview] = []
+        offset = entry.base
+        while offset < entry.end:
+            views = await self.read(stream, max(offset, stream.start), min(entry.length, self._limits.chunk_bytes))
+            if not views:
+                break
+            for view in views:
+                at = 0
+                while at < len(view):
+                    base, length = _FRAME(view, at)
+                    batches.append(view[at : at + 12 + length])
+                    offset = base + _DELTA(view, at + _DELTA_POSITION)[0] + 1
+                    at += 12 + length
+        return batches
+
+    # -- cutting ----------------------------------------------------------------------------------------------------
+
+    def _cut(
+        self, piece: Piece, entry: Entry, start: int, offset: int, max_bytes: int, at_least_one: bool
+    ) -> tuple[memoryview, int]:
+        """The batches from the one that holds `offset`, and the offset behind them."""
+        view = piece.view
+        begin = start - piece.start
+        end = min(entry.position + entry.length - piece.start, len(view))
+        if begin == entry.position - piece.start and offset == entry.base and end - begin <= max_bytes:
+            if end == entry.position + entry.length - piece.start:
+                return view[begin:end], entry.end
+        begin = piece.ends.get(offset, begin)
+        base, length = _FRAME(view, begin)
+        while begin < end and base + _DELTA(view, begin + _DELTA_POSITION)[0] < offset:
+            begin += 12 + length
+            if begin < end:
+                base, length = _FRAME(view, begin)
+        stop, following = begin, offset
+        while stop + HEADER_SIZE <= end:
+            base, length = _FRAME(view, stop)
+            size = 12 + length
+            if stop + size > end or (stop + size - begin > max_bytes and not (at_least_one and stop == begin)):
+                break
+            stop += size
+            following = base + _DELTA(view, stop - size + _DELTA_POSITION)[0] + 1
+        if stop < end:
+            if len(piece.ends) >= 64:
+                piece.ends.clear()
+            piece.ends[following] = stop
+        return view[begin:stop], following
+
+    def _stamp(self, piece: Piece, entry: Entry) -> None:
+        """Write the base offsets of one slice into the cached copy (never into the body)."""
+        buffer = piece.buffer
+        at = entry.position - piece.start
+        end = at + entry.length
+        offset = entry.base
+        while at < end:
+            _, length = _FRAME(buffer, at)
+            count = _DELTA(buffer, at + _DELTA_POSITION)[0] + 1
+            if length < HEADER_SIZE - 12 or count < 1 or at + 12 + length > end:
+                raise Corrupt(f"object {entry.object}: no batch at {piece.start + at}")
+            _STAMP(buffer, at, offset)
+            _EPOCH(buffer, at + 12, LEADER_EPOCH)
+            offset += count
+            at += 12 + length
+        if offset != entry.end:
+            raise Corrupt(f"object {entry.object}: the slice at {entry.position} has {offset - entry.base} records")
+        assert piece.stamped is not None
+        piece.stamped.add(entry.position)
+
+    # -- loading ----------------------------------------------------------------------------------------------------
+
+    async def _piece(self, stream: Stream, entry: Entry, offset: int) -> tuple[Piece | None, int]:
+        """The piece that holds the batch with `offset`, and where to start looking; no piece: look the entry up again."""
+        one = self._replica.state.streams.objects.get(entry.object)
+        if one is None:
+            return None, 0
+        start = entry.position
+        try:
+            if one.kind == MERGED:
+                start, length = await self._merged_range(one, entry, offset)
+                key = (entry.object, start)
+            elif one.size <= self._limits.whole_object_bytes or self._cache.get((entry.object, 0)):
+                key, length = (entry.object, 0), one.size
+            else:
+                key, length = (entry.object, entry.position), entry.length
+            piece = await self._load(one, key, length)
+        except Missing as error:
+            await self._replica.catch_up()
+            index = stream.find(offset)
+            if index < len(stream.bases) and stream.entry(index).object == entry.object:
+                raise Corrupt(f"object {self._key(one)} is lost: {error}") from error
+            return None, 0
+        if piece.stamped is not None and entry.position not in piece.stamped:
+            self._stamp(piece, entry)
+        return piece, start
+
+    async def _load(self, one: WalObject, key: Key, length: int) -> Piece:
+        piece = self._cache.get(key)
+        if piece is not None:
+            self._cache.hits += 1
+            return piece
+        loading = self._loading.get(key)
+        if loading is None:
+            self._cache.misses += 1
+            loading = self._loading[key] = asyncio.ensure_future(self._fetch(one, key, length))
+            loading.add_done_callback(lambda _: self._loading.pop(key, None))
+        return await asyncio.shield(loading)
+
+    async def _fetch(self, one: WalObject, key: Key, length: int) -> Piece:
+        async with self._slots:
+            [buffer] = await self._wal.read(self._key(one), [(key[1], length)])
+        if key[1] == 0 and one.kind != MERGED:
+            verify(buffer)
+        elif len(buffer) < length and one.kind != MERGED:
+            raise Corrupt(f"object {self._key(one)} is cut short")
+        piece = Piece(key[1], buffer, None if one.kind == MERGED else set())
+        self._cache.put(key, piece)
+        return piece
+
+    async def _merged_range(self, one: WalObject, entry: Entry, offset: int) -> tuple[int, int]:
+        """Where to read a merged object for `offset`: from the mark before it, about a chunk, to a mark or the end."""
+        index = self._indexes.get(one.number)
+        if index is None:
+            index = await self._read_index(one)
+        found = index.get(entry.position)
+        if found is None:
+            raise Corrupt(f"object {self._key(one)} has no slice at {entry.position}")
+        first = mark_at_or_before(found.marks, offset)
+        start, end = found.marks[first].position, found.position + found.length
+        for mark in found.marks[first + 1 :]:
+            if mark.position - start >= self._limits.chunk_bytes:
+                end = mark.position
+                break
+        return start, end - start
+
+    async def _read_index(self, one: WalObject) -> dict[int, MergedSlice]:
+        key = self._key(one)
+        tail_bytes = min(one.size, 64 * 1024)
+        [tail] = await self._wal.read(key, [(one.size - tail_bytes, tail_bytes)])
+        footer = parse_footer(tail)
+        need = footer.index_length + FOOTER_BYTES
+        if need > len(tail):
+            [tail] = await self._wal.read(key, [(one.size - need, need)])
+        rows = parse_merged_index(footer, tail[len(tail) - need : len(tail) - FOOTER_BYTES])
+        if len(self._indexes) >= INDEXES_KEPT:
+            self._indexes.pop(next(iter(self._indexes)))
+        index = self._indexes[one.number] = {row.position: row for row in rows}
+        return index
+
+    def _key(self, one: WalObject) -> str:
+        return key_of(self._replica.state.cluster, one)
+
+
+def key_of(cluster: str, one: WalObject) -> str:
+    """The key of an object that the state knows."""
+    named = merged_key if one.kind == MERGED else wal_key
+    return named(cluster, one.member, one.epoch, one.tick)

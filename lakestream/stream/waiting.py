@@ -1,0 +1,60 @@
+"""Waiting for news of streams: long polls sleep here until a fold moves the end of one of them, by any broker."""
+
+import asyncio
+from collections.abc import Iterable
+
+from lakestream.metadata.replica import Replica
+
+
+class Waiting:
+    """Who waits for which streams."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._waiters: dict[int, set[asyncio.Future[bool]]] = {}
+        self._state = replica.state
+        replica.on_fold.append(self._folded)
+
+    async def wait(self, streams: Iterable[int], timeout_s: float) -> bool:
+        """True as soon as one of the streams moved; False after `timeout_s`."""
+        moved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        ids = list(streams)
+        for stream in ids:
+            self._waiters.setdefault(stream, set()).add(moved)
+        timer = asyncio.get_running_loop().call_later(max(timeout_s, 0), _time_out, moved)
+        try:
+            return await moved
+        finally:
+            timer.cancel()
+            for stream in ids:
+                others = self._waiters[stream]
+                others.discard(moved)
+                if not others:
+                    del self._waiters[stream]
+
+    def wake_all(self) -> None:
+        for stream in list(self._waiters):
+            self._wake(stream)
+
+    def _folded(self) -> None:
+        state = self._replica.state
+        if state is not self._state:
+            self._state = state
+            self.wake_all()
+        moved = state.moved
+        if moved:
+            if self._waiters:
+                for stream in moved:
+                    if stream in self._waiters:
+                        self._wake(stream)
+            moved.clear()
+
+    def _wake(self, stream: int) -> None:
+        for waiter in self._waiters.get(stream, ()):
+            if not waiter.done():
+                waiter.set_result(True)
+
+
+def _time_out(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)

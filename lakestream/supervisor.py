@@ -1,0 +1,300 @@
+"""`lakestream serve`: broker processes, and the owner of a shared SQLite log, started and kept running.
+
+The contract with a broker's process: it is started as `... broker --id I --ready-fd N`, with its settings as JSON in
+the environment (settings.CHILD_VARIABLE). When it serves, it announces itself on descriptor N (readiness.py). SIGTERM
+asks it to drain and stop. It exits with GIVE_UP if starting it again cannot help.
+This module imports nothing heavy: the time to the ready line counts.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lakestream import settings as config
+from lakestream.lockfile import LockedFile
+from lakestream.ports import choose_ports
+from lakestream.readiness import Announcement, parse
+from lakestream.settings import Settings
+
+log = logging.getLogger("lakestream.supervisor")
+
+GIVE_UP = 78
+"""Exit code of a child that must not be started again (sysexits' EX_CONFIG): a person has to look."""
+
+QUICK_DEATH_S = 1.0
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.2, 5.0
+FIRST_STARTS_MAX = 4
+OWNER_STOP_S = 3.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What is run for each part; tests put their own here."""
+
+    broker: tuple[str, ...] = (sys.executable, "-m", "lakestream.cli.main", "broker")
+    owner: tuple[str, ...] = (sys.executable, "-m", "lakestream.metadata.stores.owner")
+
+
+def serve(settings: Settings, programs: Programs | None = None) -> int:
+    """Run until a signal stops us; returns the exit code. Raises SettingsError if it cannot start like this."""
+    with contextlib.ExitStack() as held:
+        folder = config.data_folder(settings)
+        if folder is not None:
+            held.enter_context(LockedFile(folder / ".lakestream.lock", f"the data folder {folder}"))
+        database = config.sqlite_path(settings.metadata)
+        if database is not None and (folder is None or database.parent.absolute() != folder.absolute()):
+            held.enter_context(LockedFile(Path(f"{database}.lock"), f"the metadata file {database}"))
+        each = for_each_broker(settings)
+        sockets = Path(tempfile.mkdtemp(prefix="lakestream-"))
+        held.callback(shutil.rmtree, sockets, ignore_errors=True)
+        return asyncio.run(_Supervisor(each, database, sockets, programs or Programs()).run())
+
+
+def for_each_broker(settings: Settings) -> list[Settings]:
+    """Each broker's own settings: its ports chosen, its advertised address complete."""
+    count = settings.brokers
+    kafka, http = choose_ports(
+        ("--kafka-port", settings.kafka_host, settings.kafka_port),
+        ("--http-port", settings.http_host, settings.http_port),
+        count=count,
+    )
+    wildcard = settings.kafka_host in ("0.0.0.0", "::", "")
+    host = settings.advertised_host or (socket.gethostname() if wildcard else settings.kafka_host)
+    return [
+        replace(
+            settings,
+            kafka_port=kafka[i],
+            http_port=http[i],
+            advertised_host=host,
+            advertised_port=settings.advertised_port + i if settings.advertised_port else kafka[i],
+        )
+        for i in range(count)
+    ]
+
+
+class _Supervisor:
+    def __init__(self, each: Sequence[Settings], database: Path | None, sockets: Path, programs: Programs) -> None:
+        self._each = each
+        self._programs = programs
+        self._owner: _Child | None = None
+        self._brokers: list[_Child] = []
+        self._signals = 0
+        self._asked_to_stop = asyncio.Event()
+        if len(each) > 1 and database is not None:
+            database.parent.mkdir(parents=True, exist_ok=True)
+            self._socket = str(sockets / "log.sock")
+            argv = (*programs.owner, str(database.absolute()), self._socket)
+            self._owner = _Child("log owner", argv, {}, socket_path=self._socket)
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGCHLD, self._on_child)
+        children: set[asyncio.Task[int]] = set()
+        code = 0
+        try:
+            if self._owner is not None:
+                children.add(asyncio.create_task(self._owner.run()))
+                code = await self._until(self._owner.serves, children)
+            self._brokers = [self._broker(i, settings) for i, settings in enumerate(self._each)]
+            if not code and not self._asked_to_stop.is_set():
+                children |= {asyncio.create_task(child.run()) for child in self._brokers}
+                code = await self._until(self._all_serve, children)
+            if not code and not self._asked_to_stop.is_set():
+                self._say_ready()
+                code = await self._until(asyncio.Event().wait, children)
+        finally:
+            await self._stop()
+            await asyncio.gather(*children)
+        return code
+
+    def _broker(self, number: int, settings: Settings) -> "_Child":
+        if self._owner is not None:
+            settings = replace(settings, metadata=f"owner:{self._socket}")
+        argv = (*self._programs.broker, "--id", str(number))
+        return _Child(f"broker {number}", argv, {config.CHILD_VARIABLE: config.to_json(settings)})
+
+    async def _all_serve(self) -> None:
+        await asyncio.gather(*(child.serves() for child in self._brokers))
+
+    async def _until(self, wanted: Callable[[], Awaitable[object]], children: set[asyncio.Task[int]]) -> int:
+        """Wait for `wanted` or a signal: 0. A child that gives up ends it all: its code."""
+        waiting = [asyncio.ensure_future(wanted()), asyncio.ensure_future(self._asked_to_stop.wait())]
+        await asyncio.wait([*waiting, *children], return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        return max((task.result() for task in children if task.done()), default=0)
+
+    def _say_ready(self) -> None:
+        said = [child.announcement for child in self._brokers if child.announcement is not None]
+        kafka, http = ",".join(one.kafka for one in said), ",".join(one.http for one in said)
+        with contextlib.suppress(BrokenPipeError):
+            print(f"ready kafka={kafka} http={http}", flush=True)
+        first, page = said[0].kafka, said[0].http
+        print(
+            f"# try:  echo hello | lakestream produce greetings --bootstrap {first}\n"
+            f"#       lakestream consume greetings --from-beginning --bootstrap {first}\n"
+            f"#       lakestream brokers --bootstrap {first}\n"
+            f"#       curl http://{page}/metrics\n"
+            f"# stop with Ctrl-C",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            log.info("stopping")
+            self._asked_to_stop.set()
+        else:
+            log.warning("killing all children at once")
+            for child in self._children():
+                child.signal(signal.SIGKILL)
+
+    def _on_child(self) -> None:
+        for child in self._children():
+            child.reap()
+
+    def _children(self) -> list["_Child"]:
+        return self._brokers + ([self._owner] if self._owner is not None else [])
+
+    async def _stop(self) -> None:
+        """Brokers drain first; the log's owner goes last, since draining brokers still need it."""
+        await asyncio.gather(*(child.stop(self._each[0].drain_ms / 1000) for child in self._brokers))
+        if self._owner is not None:
+            await self._owner.stop(OWNER_STOP_S)
+
+
+class _Child:
+    """One process that is started again whenever it dies, until it is stopped or gives up."""
+
+    def __init__(self, name: str, argv: Sequence[str], environment: Mapping[str, str], socket_path: str = "") -> None:
+        self.name = name
+        self.announcement: Announcement | None = None
+        self._argv = argv
+        self._environment = {**os.environ, **environment}
+        self._socket_path = socket_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._served = asyncio.Event()
+        self._exited = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> int:
+        """0 after `stop`; otherwise the reason to give up, as an exit code."""
+        loop = asyncio.get_running_loop()
+        quick_deaths = 0
+        while not self._stopping.is_set():
+            serving = await self._start()
+            since = loop.time()
+            await self._exited.wait()
+            assert self._process is not None
+            code = self._process.returncode
+            if self._stopping.is_set():
+                break
+            quick = not serving or loop.time() - since < QUICK_DEATH_S
+            quick_deaths = quick_deaths + 1 if quick else 0
+            if code == GIVE_UP or (not self._served.is_set() and quick_deaths >= FIRST_STARTS_MAX):
+                log.error("gave up: it does not start", extra={"child": self.name, "code": code})
+                return 1
+            delay_s = min(BACKOFF_FIRST_S * 2 ** (quick_deaths - 2), BACKOFF_MAX_S) if quick_deaths > 1 else 0.0
+            log.warning("died, starting it again", extra={"child": self.name, "code": code, "delay_s": delay_s})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay_s or 0.001)
+        return 0
+
+    async def serves(self) -> None:
+        """Return when it has come to serve for the first time."""
+        await self._served.wait()
+
+    def signal(self, number: int) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+        self.reap()
+
+    def reap(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            self._exited.set()
+
+    async def stop(self, limit_s: float) -> None:
+        self._stopping.set()
+        if self._process is None:
+            return
+        self.signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._exited.wait(), limit_s)
+        except TimeoutError:
+            log.warning("did not stop in time, killing it", extra={"child": self.name, "limit_s": limit_s})
+            self.signal(signal.SIGKILL)
+            await self._exited.wait()
+
+    async def _start(self) -> bool:
+        """Whether the new process came to serve; False if it died before."""
+        self._exited.clear()
+        serving = await (self._start_with_socket() if self._socket_path else self._start_with_pipe())
+        if serving:
+            self._served.set()
+            log.info("serves", extra={"child": self.name, "pid": self._process.pid if self._process else 0})
+        return serving
+
+    async def _start_with_pipe(self) -> bool:
+        reading, writing = os.pipe()
+        try:
+            self._process = self._spawn((*self._argv, "--ready-fd", str(writing)), (writing,))
+        finally:
+            os.close(writing)
+        stream = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", buffering=0)
+        )
+        try:
+            line = await stream.readline()
+        finally:
+            transport.close()
+        if line:
+            self.announcement = parse(line)
+        return bool(line)
+
+    async def _start_with_socket(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._socket_path)
+        self._process = self._spawn(self._argv, ())
+        while not self._exited.is_set():
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_unix_connection(self._socket_path)
+                writer.close()
+                return True
+            await asyncio.sleep(0.01)
+        return False
+
+    def _spawn(self, argv: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
+        """Its own session, so that Ctrl-C reaches only us; its output to our errors, so that ours stays one line."""
+        return subprocess.Popen(
+            argv, env=self._environment, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
+            preexec_fn=_tie_to_parent(os.getpid()),
+        )  # fmt: skip
+
+
+def _tie_to_parent(parent: int) -> Callable[[], None]:
+    """What a child does first: ask the kernel to kill it when the supervisor dies, however that happens."""
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def tie() -> None:
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return tie

@@ -1,0 +1,253 @@
+"""The supervisor with toy children: one ready line, restarts, a draining stop, and no child left behind."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lakestream import supervisor
+from lakestream.settings import Settings, SettingsError, load
+
+BROKER = """
+import argparse, json, os, signal, sys, threading, time
+from lakestream.readiness import Announcement, announce
+from lakestream.settings import CHILD_VARIABLE, from_json
+parser = argparse.ArgumentParser()
+parser.add_argument("--id", type=int); parser.add_argument("--ready-fd", type=int)
+flags = parser.parse_args()
+settings = from_json(os.environ[CHILD_VARIABLE])
+folder = os.environ["TOY_FOLDER"]
+def write(name, text):
+    with open(f"{folder}/{name}-{flags.id}.part", "w") as file: file.write(text)
+    os.replace(f"{folder}/{name}-{flags.id}.part", f"{folder}/{name}-{flags.id}")
+starts = 1
+if os.path.exists(f"{folder}/starts-{flags.id}"):
+    starts = int(open(f"{folder}/starts-{flags.id}").read()) + 1
+write("starts", str(starts))
+mode = os.environ.get("TOY_MODE", "")
+if mode == "refuse": sys.exit(78)
+if mode == "broken": sys.exit(3)
+stop = threading.Event()
+def drain(*_):
+    write("drained", str(os.getpid()))
+    if mode != "stubborn": stop.set()
+signal.signal(signal.SIGTERM, drain)
+write("pid", str(os.getpid()))
+write("settings", os.environ[CHILD_VARIABLE])
+print("noise on standard output", flush=True)
+host = settings.advertised_host
+announce(flags.ready_fd, Announcement(flags.id, f"{host}:{settings.advertised_port}",
+                                      f"{settings.http_host}:{settings.http_port}", os.getpid()))
+while not stop.is_set(): stop.wait(0.05)
+"""
+
+OWNER = """
+import os, signal, socket, sys, threading
+database, path = sys.argv[1:3]
+server = socket.socket(socket.AF_UNIX); server.bind(path); server.listen()
+with open(os.environ["TOY_FOLDER"] + "/pid-owner", "w") as file: file.write(str(os.getpid()))
+while True: server.accept()[0].close()
+"""
+
+MAIN = """
+import sys
+from lakestream import logs
+from lakestream.settings import from_json
+from lakestream.supervisor import Programs, serve
+logs.configure("info", "logfmt")
+sys.exit(serve(from_json(sys.argv[1]), Programs((sys.executable, sys.argv[2]), (sys.executable, sys.argv[3]))))
+"""
+
+
+class Toy:
+    """A supervisor in a process of its own, over toy brokers."""
+
+    def __init__(self, folder: Path, settings: Settings, mode: str) -> None:
+        for name, code in (("broker.py", BROKER), ("owner.py", OWNER), ("main.py", MAIN)):
+            (folder / name).write_text(code)
+        self.folder = folder
+        self.errors = (folder / "stderr").open("w")
+        environment = {**os.environ, "TOY_FOLDER": str(folder), "TOY_MODE": mode, "PYTHONPATH": str(Path.cwd())}
+        argv = [sys.executable, "main.py", supervisor.config.to_json(settings), "broker.py", "owner.py"]
+        self.process = subprocess.Popen(
+            argv, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=self.errors, text=True
+        )
+
+    def ready_line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def rest_of_output(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.read()
+
+    def read(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
+    def pid(self, name: str) -> int:
+        return int(self.read(f"pid-{name}"))
+
+    def log(self) -> str:
+        return self.read("stderr")
+
+
+Start = Callable[..., Toy]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    toys: list[Toy] = []
+
+    def begin(mode: str = "", **values: object) -> Toy:
+        flags = {"data": str(tmp_path / "data"), "kafka_port": 0, "http_port": 0, "drain_ms": 5000, **values}
+        toys.append(Toy(tmp_path, load(flags, {}, folder=tmp_path).settings, mode))  # type: ignore[arg-type]
+        return toys[-1]
+
+    yield begin
+    for toy in toys:
+        with contextlib.suppress(ProcessLookupError):
+            toy.process.kill()
+        toy.process.communicate()
+        toy.errors.close()
+
+
+def eventually(check: Callable[[], bool], limit_s: float = 15.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not check():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_standard_output_is_the_ready_line_with_every_address_and_nothing_else(start: Start) -> None:
+    toy = start(brokers=3)
+    kafka, http = toy.ready_line().removeprefix("ready ").split(" ")
+    settings = [json.loads(toy.read(f"settings-{i}")) for i in range(3)]
+    assert kafka == "kafka=" + ",".join(f"127.0.0.1:{s['kafka_port']}" for s in settings)
+    assert http == "http=" + ",".join(f"127.0.0.1:{s['http_port']}" for s in settings)
+    assert len({s["kafka_port"] for s in settings} | {s["http_port"] for s in settings}) == 6
+    toy.process.send_signal(signal.SIGTERM)
+    assert toy.rest_of_output() == ""
+    assert toy.process.wait() == 0
+    assert "# try:" in toy.log() and "noise on standard output" in toy.log()
+
+
+def test_several_brokers_share_sqlite_through_one_owner_and_a_single_broker_does_without(start: Start) -> None:
+    toy = start(brokers=2)
+    toy.ready_line()
+    urls = {json.loads(toy.read(f"settings-{i}"))["metadata"] for i in range(2)}
+    assert len(urls) == 1 and (url := urls.pop()).startswith("owner:/") and len(url) < 100
+    assert alive(toy.pid("owner"))
+    toy.process.terminate()
+    assert toy.process.wait() == 0
+    assert not alive(toy.pid("owner")) and not Path(url.removeprefix("owner:")).parent.exists()
+    one = start(brokers=1)
+    one.ready_line()
+    assert json.loads(one.read("settings-0"))["metadata"].startswith("sqlite:///")
+
+
+def test_a_killed_broker_comes_back_at_once_with_the_same_ports(start: Start) -> None:
+    toy = start(brokers=2)
+    toy.ready_line()
+    before, settings = toy.pid("1"), toy.read("settings-1")
+    time.sleep(supervisor.QUICK_DEATH_S)
+    killed = time.monotonic()
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: toy.pid("1") != before and "starting it again" in toy.log())
+    assert time.monotonic() - killed < 3
+    assert toy.read("settings-1") == settings
+    assert toy.read("starts-0") == "1"
+
+
+def test_a_killed_log_owner_comes_back(start: Start) -> None:
+    toy = start(brokers=2)
+    toy.ready_line()
+    before = toy.pid("owner")
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: (text := toy.read("pid-owner")) != "" and int(text) != before)
+
+
+def test_sigterm_lets_brokers_drain_before_the_supervisor_ends(start: Start) -> None:
+    toy = start(brokers=2)
+    toy.ready_line()
+    toy.process.send_signal(signal.SIGTERM)
+    assert toy.process.wait() == 0
+    assert [toy.read(f"drained-{i}") for i in range(2)] == [toy.read(f"pid-{i}") for i in range(2)]
+
+
+def test_a_broker_that_does_not_stop_in_time_is_killed(start: Start) -> None:
+    toy = start("stubborn", brokers=1, drain_ms=300)
+    toy.ready_line()
+    toy.process.send_signal(signal.SIGINT)
+    assert toy.process.wait() == 0
+    assert "did not stop in time" in toy.log() and not alive(toy.pid("0"))
+
+
+def test_a_second_interrupt_ends_it_at_once(start: Start) -> None:
+    toy = start("stubborn", brokers=1, drain_ms=60_000)
+    toy.ready_line()
+    toy.process.send_signal(signal.SIGINT)
+    eventually(lambda: (toy.folder / "drained-0").exists())
+    toy.process.send_signal(signal.SIGINT)
+    assert toy.process.wait(10) == 0
+    assert not alive(toy.pid("0"))
+
+
+def test_a_killed_supervisor_takes_its_children_along_and_can_start_again(start: Start) -> None:
+    toy = start(brokers=2)
+    toy.ready_line()
+    pids = [toy.pid(name) for name in ("0", "1", "owner")]
+    toy.process.kill()
+    toy.process.wait()
+    eventually(lambda: not any(alive(pid) for pid in pids))
+    assert start(brokers=2).ready_line().startswith("ready kafka=")
+
+
+def test_a_broker_that_says_a_restart_cannot_help_ends_the_supervisor(start: Start) -> None:
+    toy = start("refuse", brokers=2)
+    assert toy.process.wait(15) == 1
+    assert toy.rest_of_output() == "" and "gave up" in toy.log()
+
+
+def test_a_broker_that_never_comes_to_serve_is_given_up_after_some_tries(start: Start) -> None:
+    toy = start("broken", brokers=1)
+    assert toy.process.wait(20) == 1
+    assert toy.read("starts-0") == str(supervisor.FIRST_STARTS_MAX)
+
+
+def test_a_data_folder_in_use_is_refused_with_the_pid_that_holds_it(start: Start, tmp_path: Path) -> None:
+    toy = start(brokers=1)
+    toy.ready_line()
+    with pytest.raises(SettingsError, match=rf"in use by another .*pid {toy.process.pid}\b"):
+        supervisor.serve(load({"data": str(tmp_path / "data"), "kafka_port": 0, "http_port": 0}, {}).settings)
+
+
+def test_a_taken_port_is_refused_with_the_flag_to_change() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = Settings(kafka_port=taken.getsockname()[1], http_port=0)
+        with pytest.raises(SettingsError, match="--kafka-port"):
+            supervisor.for_each_broker(settings)
+
+
+def test_further_brokers_take_the_next_ports_and_advertise_what_was_asked_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        first = probe.getsockname()[1]
+    settings = Settings(
+        brokers=1, kafka_host="0.0.0.0", kafka_port=first, http_port=0, advertised_host="example.org", advertised_port=443
+    )
+    (one,) = supervisor.for_each_broker(settings)
+    assert (one.kafka_port, one.advertised_host, one.advertised_port) == (first, "example.org", 443)
