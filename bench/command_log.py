@@ -21,7 +21,8 @@ from lakestream.metadata.stores.socket_client import SocketLog
 from lakestream.metadata.stores.sqlite import SqliteLog
 
 SIZES = (1_000, 40_000)
-SECONDS = 3.0
+SECONDS = 2.0
+FLOOR_SECONDS = 0.5
 CLIENTS = 3
 
 
@@ -47,7 +48,7 @@ def floor(folder: Path) -> Figures:
     descriptor = os.open(folder / "floor", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     durations = []
     begin = time.perf_counter()
-    while time.perf_counter() - begin < SECONDS:
+    while time.perf_counter() - begin < FLOOR_SECONDS:
         start = time.perf_counter()
         os.write(descriptor, block)
         os.fdatasync(descriptor)
@@ -101,27 +102,32 @@ async def client(socket: str, size: int, rate: float) -> None:
 
 def show(what: str, got: Figures, base: Figures) -> None:
     print(
-        f"{what:<44} {got.per_second:>7.0f}/s  p50 {got.p50_ms:6.3f} ms  p99 {got.p99_ms:7.3f} ms"
-        f"   p50 x{got.p50_ms / base.p50_ms:.2f}  p99 x{got.p99_ms / base.p99_ms:.2f}"
+        f"{what:<44} {got.per_second:>6.0f}/s  p50 {got.p50_ms:6.3f} ms  p99 {got.p99_ms:7.3f} ms"
+        f"   p50 x{got.p50_ms / base.p50_ms:.2f}  p99 x{got.p99_ms / base.p99_ms:.2f}",
+        flush=True,
     )
+
+
+async def compare(folder: Path, size: int) -> None:
+    """Each figure beside a floor of the same moment: the disk may be busy with others."""
+    base = floor(folder)
+    show("floor: append 4 KiB + fdatasync", base, base)
+    show(f"in-process, {size} bytes", await in_process(folder, size), base)
+    for clients, rate in ((1, None), (CLIENTS, 100.0), (CLIENTS, None)):
+        base = floor(folder)
+        show("floor: append 4 KiB + fdatasync", base, base)
+        pace = "without pause" if rate is None else f"at {rate:.0f}/s"
+        results = await through_owner(folder, size, clients, rate)
+        for number, got in enumerate(results):
+            show(f"owner, {number + 1} of {clients} {pace}, {size} bytes", got, base)
+        rates = [got.per_second for got in results]
+        print(f"  together {sum(rates):.0f}/s, slowest client to fastest {min(rates) / max(rates):.2f}", flush=True)
 
 
 async def main(parent: str | None) -> None:
     with tempfile.TemporaryDirectory(dir=parent) as name:
-        folder = Path(name)
-        base = floor(folder)
-        show("floor: append 4 KiB + fdatasync", base, base)
         for size in SIZES:
-            show(f"in-process, {size} bytes", await in_process(folder, size), base)
-            for got in await through_owner(folder, size, 1, None):
-                show(f"owner, 1 client, {size} bytes", got, base)
-            for number, got in enumerate(await through_owner(folder, size, CLIENTS, 100.0)):
-                show(f"owner, client {number + 1} of {CLIENTS} at 100/s, {size} bytes", got, base)
-            busy = await through_owner(folder, size, CLIENTS, None)
-            for number, got in enumerate(busy):
-                show(f"owner, client {number + 1} of {CLIENTS} busy, {size} bytes", got, base)
-            rates = [got.per_second for got in busy]
-            print(f"  together {sum(rates):.0f}/s, slowest client to fastest {min(rates) / max(rates):.2f}")
+            await compare(Path(name), size)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import datetime
 import io
 import types
 import uuid
+from collections.abc import Callable
 from random import Random
 from typing import Any, get_args, get_origin
 
@@ -111,11 +112,12 @@ def _random_value(hint: Any, kafka_type: str, rng: Random) -> Any:
         return "".join(rng.choice("abcXYZ.-_0é漢🙂") for _ in range(rng.choice([0, 3, 20, 130, 300])))
     if kafka_type in ("bytes", "records"):
         return rng.randbytes(rng.choice([0, 1, 126, 127, 128, 500, 17000]))
-    return {
+    makers: dict[str, Callable[[], Any]] = {
         "bool": lambda: rng.random() < 0.5,
         "uuid": lambda: uuid.UUID(bytes=b"\1" + rng.randbytes(15)),
         "error_code": lambda: rng.choice(list(ErrorCode)),
         "timedelta_i32": lambda: datetime.timedelta(milliseconds=rng.randrange(-(1 << 31), 1 << 31)),
         "timedelta_i64": lambda: datetime.timedelta(milliseconds=rng.randrange(1 << 40)),
         "datetime_i64": lambda: datetime.datetime.fromtimestamp(rng.randrange(1 << 31), datetime.UTC),
-    }[kafka_type]()
+    }
+    return makers[kafka_type]()

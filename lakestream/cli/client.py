@@ -12,6 +12,7 @@ from lakestream.cli.codes import COORDINATOR_MOVED, RETRIABLE, KafkaError, check
 from lakestream.cli.connection import Connection, Unreachable, connect
 from lakestream.errors import LakestreamError
 from lakestream.ports import split_address
+from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -123,8 +124,8 @@ class Client:
 
         async def attempt() -> list[int]:
             (found,) = (await self.metadata([topic], create)).topics
-            if found.error_code == 3 and create:
-                raise KafkaError(5, f"topic {topic!r}")
+            if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and create:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic!r}")
             check(found.error_code, f"topic {topic!r}")
             return sorted(partition.partition_index for partition in found.partitions)
 
@@ -148,8 +149,10 @@ class Client:
 
         return await persist(attempt) if places else {}
 
-    async def configs(self, kind: int, name: str, connection: Connection | None = None) -> list[DescribeConfigsResourceResult]:
-        """The configs of a topic or a broker."""
+    async def configs(
+        self, kind: int, name: str, connection: Connection | None = None
+    ) -> list[DescribeConfigsResourceResult]:
+        """The configs of a topic or a broker, as any broker knows them, or the one asked by `connection`."""
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         request = DescribeConfigsRequest(resources=[resource])
         answer = await (connection.call(request, ANSWER_S) if connection else self.call(request))

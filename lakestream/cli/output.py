@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from lakestream.clock import SystemClock
+
 Cell = str | int | None
 
 
@@ -33,6 +35,47 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: s
 def say(text: str) -> None:
     """A remark for the person at the terminal; never part of the output."""
     click.echo(text, err=True)
+
+
+class Progress:
+    """Counts records; shown on a terminal while the work goes on, and at its end."""
+
+    EVERY_S = 0.2
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._clock = SystemClock()
+        self._started = self._shown = self._clock.monotonic()
+        self._records = self._bytes = 0
+
+    def add(self, records: int, size: int) -> None:
+        self._records += records
+        self._bytes += size
+        now = self._clock.monotonic()
+        if sys.stderr.isatty() and not sys.stdin.isatty() and now - self._shown > self.EVERY_S:
+            self._shown = now
+            click.echo(f"\r\x1b[K{self._line()}", err=True, nl=False)
+
+    def done(self, verb: str) -> None:
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[K", err=True, nl=False)
+        say(f"{verb} {self._line()}")
+
+    def _line(self) -> str:
+        seconds = max(self._clock.monotonic() - self._started, 1e-9)
+        noun = "record" if self._records == 1 else "records"
+        rate = f", {self._records / seconds:,.0f} a second" if seconds > 1 else ""
+        return f"{self._records:,} {noun} ({size_text(self._bytes)}) {self._where} in {seconds:.1f} s{rate}"
+
+
+def size_text(size: int) -> str:
+    """A size as people say it."""
+    amount = float(size)
+    for unit in ("bytes", "KB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
 
 
 def _text(cell: Cell) -> str:

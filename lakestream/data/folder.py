@@ -72,7 +72,7 @@ class FolderWal:
     async def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         opened = self._opened.pop(key, None)
         if opened is not None and sum(length for _, length in ranges) <= MAX_INLINE_READ_BYTES:
-            found = read_without_waiting(opened.number, ranges)
+            found = read_without_waiting(opened, ranges)
             if found is not None:
                 self._opened[key] = opened
                 return found
@@ -155,7 +155,7 @@ class FolderWal:
 
     def _is_same(self, key: str, parts: Sequence[Buffer]) -> bool:
         try:
-            return holds_same_bytes(open_to_read(self._root / key).number, parts)
+            return holds_same_bytes(open_to_read(self._root / key), parts)
         except FileNotFoundError:
             raise Retry(f"{key} was there and was deleted meanwhile") from None
 
@@ -212,7 +212,7 @@ async def _in(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
 def _open_and_read(path: Path, ranges: Sequence[tuple[int, int]]) -> tuple[Descriptor, list[bytearray]]:
     try:
         file = open_to_read(path)
-        return file, [read_range(file.number, start, length) for start, length in ranges]
+        return file, [read_range(file, start, length) for start, length in ranges]
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise Missing(f"{path} is not there") from None
     except OSError as error:

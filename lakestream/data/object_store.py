@@ -250,7 +250,9 @@ def _is_hopeless(error: Exception) -> bool:
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError, FileNotFoundError)):
         return True
     status = _status(error)
-    return status is not None and 400 <= status < 500 and status not in (408, 409, 429)
+    if status is None:
+        return "Invalid range" in str(error)
+    return 400 <= status < 500 and status not in (408, 409, 429)
 
 
 def _status(error: Exception) -> int | None:

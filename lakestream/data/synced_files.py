@@ -16,7 +16,10 @@ ADVISED_FROM_BYTES = 128 * 1024
 
 
 class Descriptor:
-    """An open file. It closes when the last one who uses it lets go, so a cache may drop it at any time."""
+    """An open file. It closes when the last one who uses it lets go, so a cache may drop it at any time.
+
+    Pass it on as a whole: the bare number does not keep the file open.
+    """
 
     __slots__ = ("number",)
 
@@ -46,22 +49,22 @@ def write_all(file: int, parts: Sequence[Buffer]) -> None:
                 pending[0] = pending[0][written:]
 
 
-def read_range(file: int, start: int, length: int) -> bytearray:
+def read_range(file: Descriptor, start: int, length: int) -> bytearray:
     """The bytes of a range, cut where the file ends."""
-    found = bytearray(max(min(length, os.fstat(file).st_size - start), 0))
+    found = bytearray(max(min(length, os.fstat(file.number).st_size - start), 0))
     filled = 0
     with memoryview(found) as view:
         while filled < len(found):
-            count = os.preadv(file, [view[filled:]], start + filled)
+            count = os.preadv(file.number, [view[filled:]], start + filled)
             if not count:
                 raise OSError(f"the file ends at {start + filled}, sooner than its size says")
             filled += count
     return found
 
 
-def read_without_waiting(file: int, ranges: Sequence[tuple[int, int]]) -> list[bytearray] | None:
+def read_without_waiting(file: Descriptor, ranges: Sequence[tuple[int, int]]) -> list[bytearray] | None:
     """The ranges if the page cache holds them all and the file was not deleted meanwhile, else None. Never blocks."""
-    status = os.fstat(file)
+    status = os.fstat(file.number)
     no_wait = getattr(os, "RWF_NOWAIT", None)
     if no_wait is None or not status.st_nlink:
         return None
@@ -69,7 +72,7 @@ def read_without_waiting(file: int, ranges: Sequence[tuple[int, int]]) -> list[b
     for start, length in ranges:
         buffer = bytearray(max(min(length, status.st_size - start), 0))
         try:
-            if buffer and os.preadv(file, [buffer], start, no_wait) != len(buffer):
+            if buffer and os.preadv(file.number, [buffer], start, no_wait) != len(buffer):
                 return None
         except OSError:
             return None
@@ -77,9 +80,9 @@ def read_without_waiting(file: int, ranges: Sequence[tuple[int, int]]) -> list[b
     return found
 
 
-def holds_same_bytes(file: int, parts: Sequence[Buffer]) -> bool:
+def holds_same_bytes(file: Descriptor, parts: Sequence[Buffer]) -> bool:
     """Whether a file is what the parts would make if they were joined."""
-    if os.fstat(file).st_size != sum(map(len, parts)):
+    if os.fstat(file.number).st_size != sum(map(len, parts)):
         return False
     at = 0
     for part in parts:

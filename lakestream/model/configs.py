@@ -1,14 +1,36 @@
-"""The configs that a topic or the cluster can have: their types, defaults and what they do.
+"""The configs that a topic, a broker or the cluster can have: their types, defaults, what they do, and who wins.
 
 Applications written for Kafka set many of these. What has a meaning here is obeyed; what speaks of segments, replicas
 or a leader's disk is accepted, shown and has no effect, so that nobody has to change a script.
+
+A topic's config comes from the first of these that says something:
+    the topic itself -> the cluster's config of the key's `synonym` -> this broker's setting of it -> the default
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
+
+
+class Source(IntEnum):
+    """Where a value comes from, in Kafka's numbers."""
+
+    TOPIC = 1
+    CLUSTER = 3
+    BROKER = 4
+    DEFAULT = 5
+
+
+class Layer(NamedTuple):
+    """One place that has a value for a config."""
+
+    name: str
+    value: str
+    source: Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +43,8 @@ class ConfigKey:
     problem: Callable[[str], str]
     doc: str
     effective: bool = True
-    setting: str = ""
-    """The broker setting whose value is the default of a topic that does not set it."""
+    synonym: str = ""
+    """The broker's config whose value is the default of a topic that does not set it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +63,23 @@ class ConfigTable:
         wrong = key.problem(value)
         return f"invalid value {value!r} for config {name}: {wrong}" if wrong else ""
 
+    def normal(self, name: str, value: str) -> str:
+        """The one spelling of a value: Kafka allows blanks around it, and capital letters in a boolean."""
+        key = self.keys.get(name)
+        value = value.strip()
+        if key is not None and key.type == BOOLEAN:
+            return value.lower()
+        if key is not None and key.type == LIST:
+            return ",".join(items(value))
+        return value
+
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = 1, 2, 3, 4, 5, 6, 7
+
+
+def items(value: str) -> list[str]:
+    """The items of a list, each once."""
+    return list(dict.fromkeys(item for part in value.split(",") if (item := part.strip())))
 
 
 def number(low: int, high: int) -> Callable[[str], str]:
@@ -68,7 +105,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 def some_of(*words: str) -> Callable[[str], str]:
     def problem(value: str) -> str:
-        return "" if value and set(value.split(",")) <= set(words) else f"it is a list of {', '.join(words)}"
+        return "" if not value or set(value.split(",")) <= set(words) else f"it is a list of {', '.join(words)}"
 
     return problem
 
@@ -90,9 +127,9 @@ def _key(
     type_: int,
     problem: Callable[[str], str],
     doc: str,
-    setting: str = "",
+    synonym: str = "",
 ) -> ConfigKey:
-    return ConfigKey(name=name, default=default, type=type_, problem=problem, doc=doc, setting=setting)
+    return ConfigKey(name=name, default=default, type=type_, problem=problem, doc=doc, synonym=synonym)
 
 
 def _ignored(name: str, default: str, type_: int, problem: Callable[[str], str]) -> ConfigKey:
@@ -103,19 +140,26 @@ def _ignored(name: str, default: str, type_: int, problem: Callable[[str], str])
 _POSITIVE = number(0, LONG_MAX)
 _SIZE = number(0, INT_MAX)
 _OR_FOREVER = number(-1, LONG_MAX)
+_TIMESTAMP_TYPE = one_of("CreateTime", "LogAppendTime")
 
 TOPIC_CONFIGS = _table(
     _key("cleanup.policy", "delete", LIST, some_of("delete", "compact"),
          "With `compact` alone retention does not apply; records are not compacted away yet."),
-    _key("compression.type", "producer", STRING, one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-         "Batches are kept as they were produced, whatever this says."),
-    _key("max.message.bytes", "1048588", INT, _SIZE, "The largest batch accepted.", "message_max_bytes"),
-    _key("message.timestamp.type", "CreateTime", STRING, one_of("CreateTime", "LogAppendTime"),
-         "Whether a record keeps its producer's timestamp or gets the broker's."),
+    _key("max.message.bytes", "1048588", INT, _SIZE, "The largest batch accepted.", "message.max.bytes"),
+    _key("message.timestamp.type", "CreateTime", STRING, _TIMESTAMP_TYPE,
+         "Whether a record keeps its producer's timestamp or gets the broker's.", "log.message.timestamp.type"),
     _key("message.timestamp.before.max.ms", str(LONG_MAX), LONG, _POSITIVE, "How old a timestamp may be."),
     _key("message.timestamp.after.max.ms", "3600000", LONG, _POSITIVE, "How far ahead a timestamp may be."),
-    _key("retention.bytes", "-1", LONG, _OR_FOREVER, "How many bytes of a partition are kept.", "log_retention_bytes"),
-    _key("retention.ms", "-1", LONG, _OR_FOREVER, "How long records are kept, from their append.", "log_retention_ms"),
+    _key("retention.bytes", "-1", LONG, _OR_FOREVER, "How many bytes of a partition are kept; -1: all.",
+         "log.retention.bytes"),
+    _key("retention.ms", "-1", LONG, _OR_FOREVER, "How long records are kept, from their append; -1: forever.",
+         "log.retention.ms"),
+    ConfigKey(name="compression.type", default="producer", type=STRING, effective=False,
+              problem=one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+              doc="Batches are kept as they were produced, whatever this says."),
+    _ignored("compression.gzip.level", "-1", INT, number(-1, 9)),
+    _ignored("compression.lz4.level", "9", INT, number(1, 17)),
+    _ignored("compression.zstd.level", "3", INT, number(-131072, 22)),
     _ignored("delete.retention.ms", "86400000", LONG, _POSITIVE),
     _ignored("file.delete.delay.ms", "60000", LONG, _POSITIVE),
     _ignored("flush.messages", str(LONG_MAX), LONG, number(1, LONG_MAX)),
@@ -126,14 +170,14 @@ TOPIC_CONFIGS = _table(
     _ignored("local.retention.bytes", "-2", LONG, number(-2, LONG_MAX)),
     _ignored("local.retention.ms", "-2", LONG, number(-2, LONG_MAX)),
     _ignored("max.compaction.lag.ms", str(LONG_MAX), LONG, number(1, LONG_MAX)),
-    _ignored("message.downconversion.enable", "true", BOOLEAN, boolean),
-    _ignored("message.format.version", "3.0-IV1", STRING, anything),
     _ignored("min.cleanable.dirty.ratio", "0.5", DOUBLE, ratio),
     _ignored("min.compaction.lag.ms", "0", LONG, _POSITIVE),
     _ignored("min.insync.replicas", "1", INT, number(1, INT_MAX)),
     _ignored("preallocate", "false", BOOLEAN, boolean),
+    _ignored("remote.log.copy.disable", "false", BOOLEAN, boolean),
+    _ignored("remote.log.delete.on.disable", "false", BOOLEAN, boolean),
     _ignored("remote.storage.enable", "false", BOOLEAN, boolean),
-    _ignored("segment.bytes", "1073741824", INT, number(14, INT_MAX)),
+    _ignored("segment.bytes", "1073741824", INT, number(1048576, INT_MAX)),
     _ignored("segment.index.bytes", "10485760", INT, number(4, INT_MAX)),
     _ignored("segment.jitter.ms", "0", LONG, _POSITIVE),
     _ignored("segment.ms", "604800000", LONG, number(1, LONG_MAX)),
@@ -141,10 +185,51 @@ TOPIC_CONFIGS = _table(
 )  # fmt: skip
 
 CLUSTER_CONFIGS = _table(
-    _key("auto.create.topics.enable", None, BOOLEAN, boolean,
-         "Whether asking for a topic makes it.", "auto_create_topics_enable"),
-    _key("num.partitions", None, INT, number(1, INT_MAX), "Partitions of auto-created topics.", "num_partitions"),
-    _key("message.max.bytes", None, INT, _SIZE, "The largest batch accepted.", "message_max_bytes"),
-    _key("log.retention.ms", None, LONG, _OR_FOREVER, "How long records are kept.", "log_retention_ms"),
-    _key("log.retention.bytes", None, LONG, _OR_FOREVER, "How much of a partition is kept.", "log_retention_bytes"),
-)  # fmt: skip
+    _key("auto.create.topics.enable", "true", BOOLEAN, boolean, "Whether asking for a topic makes it."),
+    _key("num.partitions", "1", INT, number(1, INT_MAX), "Partitions of topics created without a number."),
+    _key("message.max.bytes", "1048588", INT, _SIZE, "The largest batch accepted."),
+    _key("log.retention.ms", "-1", LONG, _OR_FOREVER, "How long records are kept; -1: forever."),
+    _key("log.retention.bytes", "-1", LONG, _OR_FOREVER, "How much of a partition is kept; -1: all."),
+)
+"""What can be changed for the whole cluster while it runs."""
+
+STATIC_CONFIGS = _table(
+    _key("default.replication.factor", "1", INT, number(1, 32767), "Replication factor shown when none was asked for."),
+    _key("log.message.timestamp.type", "CreateTime", STRING, _TIMESTAMP_TYPE, "Whose clock stamps records."),
+)
+"""What only a broker's settings say. They say more than this; these have a part in what topics get."""
+
+
+def topic_layers(
+    key: ConfigKey, topic: Mapping[str, str], cluster: Mapping[str, str], broker: Mapping[str, str]
+) -> list[Layer]:
+    """Who has a value for a topic's config: the first one wins. `broker` has the broker's settings by Kafka's names."""
+    layers = [Layer(key.name, topic[key.name], Source.TOPIC)] if key.name in topic else []
+    if key.synonym:
+        return layers + broker_layers(key.synonym, cluster, broker)
+    return layers if key.default is None else [*layers, Layer(key.name, key.default, Source.DEFAULT)]
+
+
+def broker_layers(name: str, cluster: Mapping[str, str], broker: Mapping[str, str]) -> list[Layer]:
+    """Who has a value for a broker's config: the first one wins."""
+    layers = [Layer(name, cluster[name], Source.CLUSTER)] if name in cluster else []
+    key = CLUSTER_CONFIGS.keys.get(name) or STATIC_CONFIGS.keys.get(name)
+    default = key.default if key is not None else None
+    if name in broker and broker[name] != default:
+        layers.append(Layer(name, broker[name], Source.BROKER))
+    if default is not None:
+        layers.append(Layer(name, default, Source.DEFAULT))
+    return layers
+
+
+def broker_value(name: str, cluster: Mapping[str, str], broker: Mapping[str, str]) -> str:
+    """The value in force of one of CLUSTER_CONFIGS or STATIC_CONFIGS."""
+    return broker_layers(name, cluster, broker)[0].value
+
+
+def kafka_names(settings: Iterable[tuple[str, object]]) -> dict[str, str]:
+    """Settings as Kafka writes them: dots in names, booleans in small letters."""
+    return {
+        name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in settings
+    }

@@ -9,7 +9,7 @@ from numba import njit
 from lakestream.model.pointers import load
 
 
-@njit(nogil=True)
+@njit(nogil=True, forceinline=True)
 def _little32(position: int, size: int) -> int:
     """`size` bytes, the lowest first."""
     value = 0

@@ -1,7 +1,8 @@
 """Plain loads and stores for compiled code, and the addresses they need.
 
 They spare the compiled loops the boxing of arrays and their index arithmetic, in which a negative index counts from the
-end. An address is good only while its caller holds the buffer.
+end. An address is good only while its caller holds the buffer. Compiled code is cached by the file that it stands in: a
+change here reaches kernels.py and frames.py only once they change too.
 """
 
 import ctypes
@@ -24,7 +25,7 @@ def address_of(buffer: bytes | bytearray | memoryview) -> int:
     return int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
 
 
-def _load(_typing: Any, _address: Any) -> _Generator:
+def _load(_typing: Any, _address: Any) -> _Generator:  # pragma: no cover (called when compiling, not from a cache)
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         byte = builder.load(builder.inttoptr(arguments[0], ir.IntType(8).as_pointer()))
         return builder.zext(byte, ir.IntType(64))
@@ -33,7 +34,7 @@ def _load(_typing: Any, _address: Any) -> _Generator:
 
 
 def _store(bits: int) -> Callable[[Any, Any, Any], _Generator]:
-    def store(_typing: Any, _address: Any, _value: Any) -> _Generator:
+    def store(_typing: Any, _address: Any, _value: Any) -> _Generator:  # pragma: no cover (as above)
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             kind = ir.IntType(bits)
             value = builder.trunc(arguments[1], kind) if bits < 64 else arguments[1]

@@ -129,21 +129,18 @@ def create_partitions(state: "State", member: Member, body: CreatePartitions) ->
 
 
 def alter_configs(state: "State", member: Member, body: AlterConfigs) -> None | No:
+    """Configs are replaced, not changed in place: who derived something from them sees that they are others."""
     table: ConfigTable = CLUSTER_CONFIGS
-    configs = state.topics.configs
+    owner: Topics | Topic | None = state.topics
     if body.topic_id:
-        topic = state.topics.by_id.get(body.topic_id)
-        if topic is None:
-            return No(Reason.UNKNOWN_TOPIC, "no topic has this id")
-        table, configs = TOPIC_CONFIGS, topic.configs
+        table, owner = TOPIC_CONFIGS, state.topics.by_id.get(body.topic_id)
+    if owner is None:
+        return No(Reason.UNKNOWN_TOPIC, "no topic has this id")
     for key, value in body.changes:
         if problem := table.problem(key, value):
             return No(Reason.INVALID_CONFIG, problem)
-    for key, value in body.changes:
-        if value is None:
-            configs.pop(key, None)
-        else:
-            configs[key] = value
+    changed = {**owner.configs, **dict(body.changes)}
+    owner.configs = {key: value for key, value in changed.items() if value is not None}
     return None
 
 

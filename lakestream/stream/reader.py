@@ -58,37 +58,42 @@ class Reader:
         self._indexes: dict[int, dict[int, MergedSlice]] = {}
         self._slots = asyncio.Semaphore(limits.reads_at_once)
 
-    async def read(self, stream: Stream, offset: int, max_bytes: int) -> list[memoryview]:
-        """Whole batches from the one that holds `offset` on, about `max_bytes` of them, the first in any case.
+    async def read(
+        self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
+    ) -> list[memoryview]:
+        """Whole batches from the one that holds `offset` on, at most `max_bytes` unless one has to be `at_least_one`.
 
         Raises Rejected if the offset lies outside the log, Corrupt if stored bytes are lost.
         """
         views: list[memoryview] = []
         left = max_bytes
-        while left > 0 or not views:
+        while left > 0 or (at_least_one and not views):
             if not stream.start <= offset <= stream.next:
                 raise Rejected(Reason.OFFSET_OUT_OF_RANGE, f"{offset} is outside [{stream.start}, {stream.next}]")
             index = stream.find(offset)
             if index >= len(stream.bases):
                 return views
             entry = stream.entry(index)
-            piece, start = await self._piece(stream, entry, max(offset, entry.base))
+            wanted = max(offset, entry.base)
+            piece, start = await self._piece(stream, entry, wanted)
             if piece is None:
                 continue
-            view, offset = self._cut(piece, entry, start, max(offset, entry.base), left, not views)
+            view, offset = self._cut(piece, entry, start, wanted, left, at_least_one and not views)
             if not view:
                 return views
             views.append(view)
             left -= len(view)
         return views
 
-    def cached(self, stream: Stream, offset: int, max_bytes: int) -> list[memoryview] | None:
+    def cached(
+        self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
+    ) -> list[memoryview] | None:
         """The same without waiting, if the bytes are at hand; None if they are not, or if it would raise."""
         views: list[memoryview] = []
         left = max_bytes
         if not stream.start <= offset <= stream.next:
             return None
-        while left > 0 or not views:
+        while left > 0 or (at_least_one and not views):
             index = stream.find(offset)
             if index >= len(stream.bases):
                 return views
@@ -99,7 +104,8 @@ class Reader:
             self._cache.hits += 1
             if piece.stamped is not None and entry.position not in piece.stamped:
                 self._stamp(piece, entry)
-            view, offset = self._cut(piece, entry, entry.position, max(offset, entry.base), left, not views)
+            wanted = max(offset, entry.base)
+            view, offset = self._cut(piece, entry, entry.position, wanted, left, at_least_one and not views)
             if not view:
                 return views
             views.append(view)

@@ -93,7 +93,7 @@ def test_produced_records_are_views_of_the_receive_buffer() -> None:
     for _ in range(2):
         records = parser.parse(memoryview(slab), 0, len(slab), 9).topics[0][1][0][1]
         assert records is not None
-        assert records == b"before"
+        assert records.tobytes() == b"before"
         assert records.obj is slab
 
 

@@ -93,7 +93,7 @@ def test_records_are_a_view_of_the_frame() -> None:
     records = codec.decode(ProduceRequest, 9, True, frame).topic_data[0].partition_data[0].records
     assert isinstance(records, memoryview)
     assert records.obj is frame
-    assert records == b"batch"
+    assert records.tobytes() == b"batch"
 
 
 def test_the_source_of_a_version_can_be_read_by_a_person() -> None:

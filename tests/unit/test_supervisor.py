@@ -246,8 +246,6 @@ def test_a_taken_port_is_refused_with_the_flag_to_change() -> None:
 def test_further_brokers_take_the_next_ports_and_advertise_what_was_asked_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         first = probe.getsockname()[1]
-    settings = Settings(
-        brokers=1, kafka_host="0.0.0.0", kafka_port=first, http_port=0, advertised_host="example.org", advertised_port=443
-    )
+    settings = Settings(kafka_port=first, http_port=0, advertised_host="example.org", advertised_port=443)
     (one,) = supervisor.for_each_broker(settings)
     assert (one.kafka_port, one.advertised_host, one.advertised_port) == (first, "example.org", 443)

@@ -160,7 +160,7 @@ class _Client(asyncio.Protocol):
             kind, payload = await _act(self._owner.commands, request)
         except LakestreamError as error:
             kind, payload = Kind.FAILED, wire.encode_error(error)
-        except ValueError as error:  # a limit that a well-behaved client checks itself
+        except (ValueError, OverflowError) as error:  # a limit that a well-behaved client checks itself
             kind, payload = Kind.FAILED, wire.encode_error(Halted(str(error)))
         self._in_flight -= 1
         self._write(wire.frame(kind, request.request, payload))

@@ -77,7 +77,10 @@ class ProduceParser:
             raise Malformed(f"Produce version {version}: {error}") from None
 
     def _parse_all(self, view: memoryview, pos: int, end: int, version: int) -> ParsedProduce:
-        body = pos + 2 + max(_I16(view, pos)[0], 0)
+        (size,) = _I16(view, pos)
+        if size < -1:
+            raise Malformed(f"client id of {size} bytes")
+        body = pos + 2 + max(size, 0)
         if version >= 9:
             body = skip_tags(view, body)
         request, mark = _parse_produce(view, body, end, version)

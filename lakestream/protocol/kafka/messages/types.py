@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, TypeVar, dataclass_transform
 
 from lakestream.interfaces import Buffer
 
+# Of fixed width: the annotation is struct's own format character.
 Int8 = Annotated[int, "b"]
 Int16 = Annotated[int, "h"]
 Int32 = Annotated[int, "i"]
@@ -18,7 +19,6 @@ UInt16 = Annotated[int, "H"]
 Float64 = Annotated[float, "d"]
 Bool = Annotated[bool, "?"]
 Uuid = Annotated[bytes, "16s"]
-"""The annotations of fixed width are struct's own format characters."""
 Records = Annotated[Buffer, "records"]
 """Record batches: read as a view of the frame, never copied."""
 

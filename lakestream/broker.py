@@ -1,0 +1,146 @@
+"""One broker's life: join, serve, fall silent when blind, drain, stop.
+
+    listening, closed to clients -> fold the log -> join -> serve -> SIGTERM: finish what was begun -> leave -> close
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from lakestream.errors import Halted, LakestreamError
+from lakestream.interfaces import CommandLog, Wal
+from lakestream.metadata.checkpoint import Dump
+from lakestream.metadata.membership import Membership
+from lakestream.metadata.replica import Replica
+from lakestream.protocol.http.server import HttpServer
+from lakestream.protocol.kafka.server import KafkaServer
+from lakestream.stream.appender import Appender
+from lakestream.stream.waiting import Waiting
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 0.25
+CHECKPOINT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a broker is made of, built and not yet running, but for the two listeners, which have their ports."""
+
+    command_log: CommandLog
+    wal: Wal
+    replica: Replica
+    membership: Membership
+    appender: Appender
+    waiting: Waiting
+    kafka: KafkaServer
+    http: HttpServer
+    upkeep: Callable[[], Awaitable[None]]
+    """Runs until cancelled: retention, collecting, moving."""
+    dump: Dump
+
+
+class Broker:
+    """Runs the parts."""
+
+    def __init__(self, parts: Parts, drain_s: float) -> None:
+        self._parts = parts
+        self._drain_s = drain_s
+        self._stopping = asyncio.Event()
+        self._serving = False
+        self.state = "starting"
+
+    def ready(self) -> str | None:
+        """None while clients are served, else why they are not."""
+        return None if self._serving else self.state
+
+    def stop(self) -> None:
+        """Begin a draining stop."""
+        self._stopping.set()
+
+    async def run(self, on_ready: Callable[[], None]) -> int:
+        """Serve until stopped; returns an exit code."""
+        parts = self._parts
+        parts.appender.on_pressure = self._on_pressure
+        try:
+            self.state = "reading the command log"
+            await parts.replica.start()
+            self.state = "joining the cluster"
+            await parts.membership.join()
+            parts.kafka.resume()
+            self._serving = True
+            on_ready()
+            await self._serve()
+        except Halted as error:
+            log.critical("cannot go on: %s", error)
+        finally:
+            await self._shut_down()
+        return 0 if parts.replica.halted is None else 3
+
+    async def _serve(self) -> None:
+        parts = self._parts
+        loops = [
+            asyncio.create_task(parts.membership.run(), name="membership"),
+            asyncio.ensure_future(parts.upkeep()),
+            asyncio.create_task(self._checkpoint(), name="checkpoint"),
+            asyncio.create_task(self._watch(), name="watch"),
+        ]
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
+        try:
+            done, _ = await asyncio.wait([stopping, *loops], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                if (error := task.exception()) is not None:
+                    raise error
+        finally:
+            for task in (stopping, *loops):
+                task.cancel()
+            await asyncio.gather(stopping, *loops, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        """Let clients go while we are blind (L8), and for good when we are halted."""
+        parts = self._parts
+        while parts.replica.halted is None:
+            blind = parts.membership.blind
+            if blind and self._serving:
+                log.warning("blind: nothing was folded for a session; clients are let go")
+                self.state, self._serving = "blind: the command log cannot be read", False
+                parts.kafka.close_connections()
+            elif not blind and not self._serving:
+                log.info("current again: serving")
+                self._serving = True
+                parts.kafka.resume()
+            await asyncio.sleep(WATCH_S)
+
+    async def _checkpoint(self) -> None:
+        parts = self._parts
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            try:
+                if await parts.membership.checkpoint_if_due(parts.command_log, parts.wal, parts.dump):
+                    log.info("checkpoint at command %d", parts.replica.state.sequence)
+            except LakestreamError as error:
+                log.warning("no checkpoint this time: %s", error)
+
+    async def _shut_down(self) -> None:
+        parts = self._parts
+        self._serving, self.state = False, "stopping"
+        parts.waiting.wake_all()
+        if parts.replica.halted is None:
+            await parts.kafka.drain(self._drain_s)
+            try:
+                await asyncio.wait_for(parts.appender.drain(), self._drain_s)
+            except TimeoutError:
+                log.warning("stopping with produce requests that are not answered")
+            await parts.membership.leave()
+        await parts.kafka.stop()
+        await parts.http.stop()
+        await parts.replica.stop()
+        await parts.command_log.close()
+        await parts.wal.close()
+
+    def _on_pressure(self, full: bool) -> None:
+        if full:
+            self._parts.kafka.pause_producers()
+        else:
+            self._parts.kafka.resume_producers()

@@ -1,0 +1,128 @@
+"""`lakestream metadata`: the state of the cluster, and its commands as they come, by a broker's HTTP port."""
+
+import asyncio
+import http.client
+import json
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from lakestream.cli.client import BROKER, open_client
+from lakestream.cli.options import bootstrap_option, json_option
+from lakestream.cli.output import print_json, print_table
+from lakestream.errors import LakestreamError
+from lakestream.ports import split_address
+
+ANSWER_S = 30.0
+
+
+@click.group()
+def metadata() -> None:
+    """Show the cluster's state, follow its commands."""
+
+
+@metadata.command()
+@json_option
+@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@bootstrap_option
+def show(bootstrap: str, page: str | None, as_json: bool) -> None:
+    """Show the state that all commands so far have made."""
+    with _get(page or _find_page(bootstrap), "/metadata", ANSWER_S) as answer:
+        state = json.loads(answer.read())
+    if as_json:
+        print_json(state)
+        return
+    simple = {key: value for key, value in state.items() if not isinstance(value, list | dict)}
+    if simple:
+        print_table(("what", "value"), [(key, _cell(value)) for key, value in simple.items()])
+    for key, value in state.items():
+        if isinstance(value, list | dict) and value:
+            _show_part(key, value)
+
+
+@metadata.command()
+@json_option
+@click.option("--after", type=click.IntRange(min=0), help="Begin behind this sequence; else with what comes next.")
+@click.option("--max-commands", "-n", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@bootstrap_option
+def follow(bootstrap: str, page: str | None, after: int | None, max_commands: int | None, as_json: bool) -> None:
+    """Print commands as they are folded, one a line, until Ctrl-C."""
+    page = page or _find_page(bootstrap)
+    if after is None:
+        with _get(page, "/metadata", ANSWER_S) as answer:
+            after = int(json.loads(answer.read()).get("sequence", 0))
+    try:
+        with _get(page, f"/metadata/commands?{urllib.parse.urlencode({'after': after})}", None) as answer:
+            for count, line in enumerate(iter(answer.readline, b""), 1):
+                _show_command(json.loads(line), as_json)
+                if count == max_commands:
+                    return
+    except KeyboardInterrupt:
+        return
+    raise LakestreamError(f"the broker at {page} ended the stream; ask another with --http")
+
+
+def _find_page(bootstrap: str) -> str:
+    async def run() -> str:
+        async with open_client(bootstrap) as client:
+            for broker in (await client.metadata([])).brokers:
+                for config in await client.configs(BROKER, str(broker.node_id)):
+                    if config.name == "lakestream.http" and config.value:
+                        return config.value
+        raise LakestreamError(f"the brokers at {bootstrap} name no HTTP port; give one with --http")
+
+    return asyncio.run(run())
+
+
+@contextmanager
+def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.HTTPResponse]:
+    try:
+        host, port = split_address(page.removeprefix("http://").rstrip("/"), 8181)
+    except ValueError as error:
+        raise LakestreamError(f"--http: {error}") from None
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            said = answer.read(500).decode(errors="replace")
+            raise LakestreamError(f"http://{page}{path} answers {answer.status}: {said}")
+        yield answer
+    except (OSError, http.client.HTTPException) as error:
+        raise LakestreamError(f"cannot read http://{page}{path}: {error}; is that a broker's HTTP port?") from None
+    finally:
+        connection.close()
+
+
+def _show_part(name: str, part: Any) -> None:
+    """A list of objects, or an object of them, is a table with a column for all that any of them has."""
+    if isinstance(part, dict):
+        part = [{"name": key, **(one if isinstance(one, dict) else {"value": one})} for key, one in part.items()]
+    columns = list(dict.fromkeys(key for one in part if isinstance(one, dict) for key in one))
+    if not columns:
+        print_table((name,), [(_cell(one),) for one in part])
+        return
+    print_table(columns, [[_cell(one.get(column)) for column in columns] for one in part], title=name)
+
+
+def _show_command(command: dict[str, Any], as_json: bool) -> None:
+    if "error" in command:
+        raise LakestreamError(str(command["error"]))
+    if as_json:
+        click.echo(json.dumps(command))
+        return
+    rest = {key: value for key, value in command.items() if key not in ("sequence", "kind")}
+    details = " ".join(f"{key}={_cell(value)}" for key, value in rest.items())
+    kind = click.style(f"{command.get('kind', ''):12}", bold=True)
+    click.echo(f"{command.get('sequence', ''):>8}  {kind}  {details}")
+
+
+def _cell(value: Any) -> str | int | None:
+    if isinstance(value, bool | float | list | dict):
+        return json.dumps(value)
+    assert value is None or isinstance(value, str | int), "JSON has no other kinds"
+    return value

@@ -1,0 +1,100 @@
+"""`lakestream produce`: lines of standard input to records of a topic."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import click
+
+from lakestream.cli.client import open_client
+from lakestream.cli.options import bootstrap_option, pairs
+from lakestream.cli.output import Progress, say
+from lakestream.cli.texts import BadLine, Line, parse_json, parse_text
+
+READ_BYTES = 1 << 20
+CHUNKS_WAITING = 4
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value; else no keys.")
+@click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Write to this one; else by key, or in turn.")
+@click.option("--json", "as_json", is_flag=True, help="Lines are objects: key, value, headers, partition, timestamp.")
+@click.option("--compression", type=click.Choice(CODECS), default="none", help="How batches are compressed.")
+@bootstrap_option
+def produce(
+    bootstrap: str,
+    topic: str,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    as_json: bool,
+    compression: str,
+) -> None:
+    """Write each line of standard input as a record, and end when all are stored.
+
+    With --json a line is what `lakestream consume --json` prints: {"key": "k", "value": "v", "headers": [["h", "x"]]}.
+    """
+    extra = tuple((name, value.encode()) for name, value in pairs(headers, "--header").items())
+    if sys.stdin.isatty():
+        say(f"each line becomes a record of {topic}; Ctrl-D ends")
+
+    def parse(line: bytes) -> Line:
+        parsed = parse_json(line) if as_json else parse_text(line, key_separator)
+        if extra:
+            parsed = replace(parsed, headers=parsed.headers + extra)
+        return parsed if partition is None else replace(parsed, partition=partition)
+
+    async def run() -> None:
+        # These two take a second to import: only those who need them should wait for them.
+        from lakestream.cli.producer import Producer
+        from lakestream.clock import SystemClock
+
+        progress = Progress(f"to {topic}")
+        number = 0
+        async with open_client(bootstrap) as client:
+            producer = await Producer.open(client, SystemClock(), topic, CODECS.index(compression))
+            async for raw in standard_input():
+                lines: list[Line] = []
+                try:
+                    for line in raw:
+                        number += 1
+                        lines.append(parse(line))
+                except BadLine as error:
+                    await producer.send(lines)
+                    raise BadLine(f"line {number}: {error}; those before it are written") from None
+                progress.add(len(lines), await producer.send(lines))
+        progress.done("produced")
+
+    asyncio.run(run())
+
+
+async def standard_input() -> AsyncIterator[list[bytes]]:
+    """Lines as they come: one that was typed at once, those of a file many at a time."""
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_WAITING)
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        # A thread, since files cannot be polled; a daemon, so that Ctrl-C does not wait for the next line.
+        while True:
+            chunk = os.read(sys.stdin.fileno(), READ_BYTES)
+            try:
+                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
+            except (RuntimeError, asyncio.CancelledError):
+                return
+            if not chunk:
+                return
+
+    threading.Thread(target=read, daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]

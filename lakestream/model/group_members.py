@@ -1,0 +1,204 @@
+"""One consumer group: its generation, its members and what each of them may do (L30).
+
+    EMPTY        nobody is in it; its offsets stay, and simple consumers may commit
+    PREPARING    somebody went: the rest has to join again (a rebalance that only new joins want is no state of ours:
+                 it lives in the coordinator's memory until it ends with a new generation)
+    COMPLETING   a generation was made, its leader has not said yet who gets what
+    STABLE       everybody has an assignment
+"""
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from lakestream.model.reasons import Reason
+
+CONSUMER = "consumer"
+"""The protocol type of consumers: its subscriptions can be read."""
+MAX_MEMBER_BYTES = 1 << 20
+MAX_GROUP_BYTES = 4 << 20
+"""How much metadata one member, and all of a group, may carry: the state and its commands are bounded."""
+
+Protocols = list[tuple[str, bytes]]
+"""What a member can speak, best first, with its metadata for each."""
+
+
+class GroupState(IntEnum):
+    """Stored; numbers are never changed."""
+
+    EMPTY = 0
+    PREPARING = 1
+    COMPLETING = 2
+    STABLE = 3
+
+
+class MemberRow(NamedTuple):
+    """A member as it joins, in a command. Without `instance` it is a dynamic one."""
+
+    id: str
+    instance: str | None
+    client_id: str
+    client_host: str
+    session_ms: int
+    rebalance_ms: int
+    protocols: Protocols
+
+
+class Commit(NamedTuple):
+    """A committed offset; `expire_ms` is the cluster time at which it goes whatever the group does, if not 0."""
+
+    offset: int
+    leader_epoch: int
+    note: str
+    time_ms: int
+    expire_ms: int
+
+
+class GroupMember:
+    """A member of the current generation; `heard` is the last command that was proposed for it (L13)."""
+
+    __slots__ = (
+        "assignment", "client_host", "client_id", "heard", "id", "instance", "protocols", "rebalance_ms", "session_ms",
+    )  # fmt: skip
+
+    def __init__(self, row: MemberRow, heard: int) -> None:
+        self.id = row.id
+        self.instance = row.instance
+        self.client_id = row.client_id
+        self.client_host = row.client_host
+        self.session_ms = row.session_ms
+        self.rebalance_ms = row.rebalance_ms
+        self.protocols = row.protocols
+        self.assignment = b""
+        self.heard = heard
+
+    def __repr__(self) -> str:
+        return f"<GroupMember {self.id} heard={self.heard}>"
+
+    def row(self) -> MemberRow:
+        return MemberRow(
+            self.id, self.instance, self.client_id, self.client_host, self.session_ms, self.rebalance_ms, self.protocols
+        )
+
+    def metadata(self, protocol: str) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def dump(self) -> list[Any]:
+        return [self.row(), self.assignment, self.heard]
+
+    @classmethod
+    def load(cls, fields: list[Any]) -> "GroupMember":
+        row = MemberRow._make(fields[0])
+        member = cls(row._replace(protocols=[(name, metadata) for name, metadata in row.protocols]), fields[2])
+        member.assignment = fields[1]
+        return member
+
+
+class Group:
+    """One group. `changed` is the sequence of the last command that touched more than its offsets."""
+
+    __slots__ = (
+        "changed", "emptied_ms", "generation", "leader", "members", "name", "offsets", "protocol", "protocol_type",
+        "state", "statics",
+    )  # fmt: skip
+
+    def __init__(self, name: str, changed: int) -> None:
+        self.name = name
+        self.changed = changed
+        self.generation = 0
+        self.state = GroupState.EMPTY
+        self.protocol_type = ""
+        self.protocol = ""
+        self.leader = ""
+        self.members: dict[str, GroupMember] = {}
+        self.statics: dict[str, str] = {}
+        self.offsets: dict[int, Commit] = {}
+        self.emptied_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name} {self.state.name} generation={self.generation} members={len(self.members)}>"
+
+    def seat(self, members: Iterable[GroupMember]) -> None:
+        """These are the members now."""
+        self.members = {member.id: member for member in members}
+        self.statics = {member.instance: member.id for member in self.members.values() if member.instance is not None}
+
+    def dump(self) -> list[Any]:
+        return [
+            self.name, self.changed, self.generation, int(self.state), self.protocol_type, self.protocol, self.leader,
+            self.emptied_ms, [member.dump() for member in self.members.values()], list(self.offsets.items()),
+        ]  # fmt: skip
+
+    @classmethod
+    def load(cls, fields: list[Any]) -> "Group":
+        group = cls(fields[0], fields[1])
+        group.generation, group.state = fields[2], GroupState(fields[3])
+        group.protocol_type, group.protocol, group.leader, group.emptied_ms = fields[4:8]
+        group.seat(map(GroupMember.load, fields[8]))
+        group.offsets = {stream: Commit(*commit) for stream, commit in fields[9]}
+        return group
+
+
+def member_problem(group: Group | None, member_id: str, instance: str | None) -> Reason | None:
+    """Why somebody cannot speak for this member, as Kafka judges it."""
+    if group is None:
+        return Reason.UNKNOWN_GROUP_MEMBER
+    if instance is not None:
+        owner = group.statics.get(instance)
+        if owner is None:
+            return Reason.UNKNOWN_GROUP_MEMBER
+        if owner != member_id:
+            return Reason.FENCED_INSTANCE
+    return None if member_id in group.members else Reason.UNKNOWN_GROUP_MEMBER
+
+
+def common_protocols(everybody: Iterable[Protocols]) -> set[str]:
+    """The names that all of them speak."""
+    sets = [{name for name, _ in protocols} for protocols in everybody]
+    return set.intersection(*sets) if sets else set()
+
+
+def select_protocol(everybody: list[Protocols]) -> str | None:
+    """The protocol with the most votes: each member votes for the first of its own that all speak."""
+    common = common_protocols(everybody)
+    votes: dict[str, int] = {}
+    for protocols in everybody:
+        choice = next((name for name, _ in protocols if name in common), None)
+        if choice is not None:
+            votes[choice] = votes.get(choice, 0) + 1
+    return max(votes, key=votes.__getitem__) if votes else None
+
+
+def metadata_bytes(protocols: Protocols) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
+def subscribes(group: Group, topic: str) -> bool:
+    """Whether a member of this group of consumers reads the topic; if nobody can tell, it does (as in Kafka)."""
+    if group.protocol_type != CONSUMER:
+        return False
+    for member in group.members.values():
+        topics = subscribed_topics(member.metadata(group.protocol)) if group.protocol else None
+        if topics is None or topic in topics:
+            return True
+    return False
+
+
+def subscribed_topics(metadata: bytes) -> set[str] | None:
+    """The topics in a consumer's subscription (version i16, then an array of strings), or None if it is none."""
+    try:
+        version, count = struct.unpack_from(">hi", metadata)
+        if version < 0 or not 0 <= count <= len(metadata):
+            return None
+        topics, position = set(), 6
+        for _ in range(count):
+            (size,) = struct.unpack_from(">h", metadata, position)
+            position += 2
+            if size < 0 or position + size > len(metadata):
+                return None
+            topics.add(metadata[position : position + size].decode())
+            position += size
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return topics

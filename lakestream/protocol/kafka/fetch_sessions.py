@@ -1,0 +1,89 @@
+"""Fetch sessions (KIP-227): a consumer says once what it reads, then only what changes; we answer only what is new.
+
+    id 0, epoch 0          a full request that asks for a session; it gets an id and goes on with epoch 1
+    id n, epoch e          the next incremental request of session n
+    id n, epoch -1         a full request that ends session n
+    id 0, epoch -1         a full request without a session
+
+Sessions live in one broker's memory. A client that comes with a session of another broker is told that there is none,
+and sends a full request.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from random import Random
+
+from lakestream.protocol.kafka.errors import ErrorCode
+from lakestream.protocol.kafka.hot import ParsedFetch, Topic, Wanted
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+MAX_ID = (1 << 31) - 1
+
+PartitionKey = tuple[Topic, int]
+
+
+@dataclass(slots=True)
+class Session:
+    """What one consumer reads, in the order in which it is served, and what it was told last of each."""
+
+    id: int
+    epoch: int = 1
+    wanted: dict[PartitionKey, Wanted] = field(default_factory=dict)
+    told: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)
+    """High watermark and log start."""
+
+    def news(self, key: PartitionKey, high_watermark: int, log_start: int, has_more: bool) -> bool:
+        """Whether the consumer has to be told of this partition; what it is told is remembered."""
+        previous = self.told.get(key)
+        self.told[key] = (high_watermark, log_start)
+        if has_more:
+            # Whoever was served goes to the end, so that the others come first next time.
+            self.wanted[key] = self.wanted.pop(key)
+        return has_more or previous != (high_watermark, log_start)
+
+
+class Sessions:
+    """The sessions of one broker, the least recently used give way."""
+
+    def __init__(self, random: Random, limit: int = 1000) -> None:
+        self._random = random
+        self._limit = limit
+        self._by_id: OrderedDict[int, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def resolve(self, request: ParsedFetch) -> tuple[Session | None, dict[PartitionKey, Wanted], int]:
+        """The session if there is one, the partitions to read, and an error code."""
+        asked = {(topic, one.partition): one for topic, partitions in request.topics for one in partitions}
+        if request.session_epoch == FINAL_EPOCH:
+            self._by_id.pop(request.session_id, None)
+            return None, asked, 0
+        if request.session_epoch == INITIAL_EPOCH:
+            self._by_id.pop(request.session_id, None)
+            return self._begin(asked), asked, 0
+        session = self._by_id.get(request.session_id)
+        if session is None:
+            return None, {}, int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            return None, {}, int(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        self._by_id.move_to_end(session.id)
+        session.epoch = 1 if session.epoch == MAX_ID else session.epoch + 1
+        session.wanted.update(asked)
+        for topic, partitions in request.forgotten:
+            for partition in partitions:
+                session.wanted.pop((topic, partition), None)
+                session.told.pop((topic, partition), None)
+        return session, dict(session.wanted), 0
+
+    def _begin(self, asked: dict[PartitionKey, Wanted]) -> Session | None:
+        if not asked:
+            return None
+        if len(self._by_id) >= self._limit:
+            self._by_id.popitem(last=False)
+        session_id = self._random.randint(1, MAX_ID)
+        while session_id in self._by_id:
+            session_id = self._random.randint(1, MAX_ID)
+        session = self._by_id[session_id] = Session(session_id, wanted=asked)
+        return session

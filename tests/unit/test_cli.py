@@ -1,0 +1,107 @@
+"""The command line as a person meets it: help, settings, errors that say what to do, exit codes."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lakestream.cli.config import markdown_table
+from lakestream.cli.main import COMMANDS, cli
+from lakestream.settings import table
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*argv: str, cwd: Path, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    base = {name: value for name, value in os.environ.items() if not name.startswith("LAKESTREAM_")}
+    return subprocess.run(
+        [sys.executable, "-m", "lakestream.cli.main", *argv], cwd=cwd, input=stdin, capture_output=True, text=True,
+        env={**base, "PYTHONPATH": str(ROOT), **environ}, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str) -> None:
+    result = CliRunner().invoke(cli, [command, "--help"])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"Usage: cli {command}")
+
+
+def test_help_lists_all_commands_without_importing_what_they_need(tmp_path: Path) -> None:
+    seen = "import sys; from lakestream.cli.main import cli; cli(['--help'], standalone_mode=False); "
+    seen += "print([m for m in ('asyncio', 'numba', 'numpy', 'rich', 'obstore', 'uvicorn') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", seen], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.rstrip().endswith("[]"), done.stdout + done.stderr
+    assert all(f"  {name} " in done.stdout for name in COMMANDS)
+
+
+def test_serving_imports_nothing_heavy_into_the_supervisor() -> None:
+    seen = "import sys, lakestream.cli.serve; "
+    seen += "print([m for m in ('numba', 'numpy', 'rich', 'obstore', 'uvicorn', 'starlette') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", seen], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_serve_has_a_flag_for_every_setting() -> None:
+    text = CliRunner().invoke(cli, ["serve", "--help"]).output
+    assert all(re.search(rf"{row.flag}\b", text) for row in table().values())
+
+
+def test_config_lists_every_setting_with_its_origin(tmp_path: Path) -> None:
+    (tmp_path / "lakestream.toml").write_text("num_partitions = 5\n")
+    done = run("config", "--json", "--kafka-port", "7", cwd=tmp_path, LAKESTREAM_HTTP_PORT="8")
+    listed = {row["name"]: row for row in json.loads(done.stdout)}
+    assert list(listed) == list(table())
+    assert [listed[name]["value"] for name in ("kafka_port", "http_port", "num_partitions")] == [7, 8, 5]
+    assert listed["num_partitions"]["origin"] == "file lakestream.toml"
+    plain = run("config", cwd=tmp_path, LAKESTREAM_TYPO="1")
+    assert re.search(r"^num_partitions +5 +file lakestream\.toml", plain.stdout, re.MULTILINE)
+    assert "LAKESTREAM_TYPO names no setting" in plain.stderr
+
+
+def test_the_settings_in_the_documentation_are_those_of_the_code() -> None:
+    assert markdown_table() in (ROOT / "docs" / "OPERATIONS.md").read_text()
+
+
+def test_a_wrong_setting_ends_with_code_2_and_one_line(tmp_path: Path) -> None:
+    done = run("serve", "--kafka-port", "99999", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --kafka-port: must be between 0 and 65535, not 99999\n"
+
+
+@pytest.mark.parametrize("command", ["topics list", "brokers", "groups list", "consume t", "produce t", "metadata show"])
+def test_without_a_broker_the_error_says_what_to_do(tmp_path: Path, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        nobody = f"127.0.0.1:{probe.getsockname()[1]}"
+    done = run(*command.split(), "--bootstrap", nobody, cwd=tmp_path, stdin="x\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: cannot reach a broker at {nobody}: is `lakestream serve` running?")
+    assert "--bootstrap" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_bootstrap_address_may_come_from_the_environment(tmp_path: Path) -> None:
+    done = run("brokers", cwd=tmp_path, LAKESTREAM_BOOTSTRAP="nowhere:x")
+    assert done.returncode == 1 and "expected HOST:PORT, not 'nowhere:x'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["topics", "alter", "t"], "nothing to change"),
+        (["topics", "create", "t", "--config", "x"], "--config takes NAME=VALUE"),
+        (["groups", "reset-offsets", "g"], "exactly one of --to-earliest"),
+        (["groups", "reset-offsets", "g", "--to-earliest", "--to-latest"], "exactly one of --to-earliest"),
+        (["consume", "t", "--from-beginning", "--offset", "3"], "contradict"),
+        (["consume", "t", "--group", "g", "--partition", "0"], "shared out"),
+        (["consume"], "Missing argument"),
+    ],
+)
+def test_misuse_is_explained_with_code_2(argv: list[str], said: str) -> None:
+    result = CliRunner().invoke(cli, argv)
+    assert result.exit_code == 2 and said in result.output
