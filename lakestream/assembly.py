@@ -1,21 +1,57 @@
 """Settings to running parts: the only file that names concrete backends, and where everything is put together."""
 
-from dataclasses import dataclass
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
+from lakestream import memory
+from lakestream.broker import Broker, Parts
 from lakestream.clock import SystemClock, system_random
 from lakestream.interfaces import Clock, CommandLog, Wal
+from lakestream.metadata.checkpoint import dump_in_a_fork
+from lakestream.metadata.describe import describe_brokers, describe_command, describe_state
 from lakestream.metadata.membership import Membership, Timing
-from lakestream.metadata.replica import Replica
+from lakestream.metadata.replica import READ_LIMIT, Replica
+from lakestream.metrics import Metrics
+from lakestream.model import kernels
 from lakestream.model.commands import LEVEL, Register
+from lakestream.model.configs import kafka_names
+from lakestream.protocol.http.server import HttpServer, HttpSources, Json
+from lakestream.protocol.kafka.admission import Limits
+from lakestream.protocol.kafka.calls import Handler
+from lakestream.protocol.kafka.configs import ConfigApis
+from lakestream.protocol.kafka.creation import TopicMaker
+from lakestream.protocol.kafka.fetch import FetchApi
+from lakestream.protocol.kafka.fetch_sessions import Sessions
+from lakestream.protocol.kafka.group_offsets import GroupOffsetApis
+from lakestream.protocol.kafka.groups import GroupApis
+from lakestream.protocol.kafka.metadata import MetadataApis
+from lakestream.protocol.kafka.offsets import OffsetApis
+from lakestream.protocol.kafka.produce import ProduceApi
+from lakestream.protocol.kafka.producers import ProducerApis
+from lakestream.protocol.kafka.server import KafkaServer
+from lakestream.protocol.kafka.topics import TopicApis
+from lakestream.publishing import publish_server, publish_state, publish_streams
+from lakestream.readiness import Announcement, announce
 from lakestream.settings import Settings, data_folder, sqlite_path
 from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
+from lakestream.stream.group_offsets import GroupOffsets
+from lakestream.stream.groups import GroupCoordinator
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
 from lakestream.stream.waiting import Waiting
+
+log = logging.getLogger(__name__)
+
+PRODUCE = 0
 
 
 async def open_command_log(settings: Settings) -> CommandLog:
@@ -69,6 +105,7 @@ class Core:
     reader: Reader
     waiting: Waiting
     rules: Rules
+    membership: Membership
 
 
 async def build_core(settings: Settings, broker_id: int) -> Core:
@@ -94,6 +131,7 @@ async def build_core(settings: Settings, broker_id: int) -> Core:
         reader=Reader(replica, wal, cache, ReadLimits(cache_bytes=settings.cache_bytes)),
         waiting=Waiting(replica),
         rules=Rules(replica, topic_defaults(settings)),
+        membership=Membership(replica, clock, random, about(settings), timing(settings)),
     )
 
 
@@ -105,3 +143,138 @@ def topic_defaults(settings: Settings) -> dict[str, str]:
         "retention.ms": str(settings.log_retention_ms),
         "retention.bytes": str(settings.log_retention_bytes),
     }
+
+
+def about(settings: Settings) -> Register:
+    """How this broker introduces itself; incarnation and cluster are filled in when it registers."""
+    host, port = settings.advertised_host or settings.kafka_host, settings.advertised_port or settings.kafka_port
+    http = f"{settings.http_host}:{settings.http_port}"
+    return Register(b"", "", "broker", host, port, http, os.getpid(), LEVEL)
+
+
+def timing(settings: Settings) -> Timing:
+    return Timing(
+        heartbeat_s=settings.broker_heartbeat_ms / 1000,
+        session_s=settings.broker_session_ms / 1000,
+        checkpoint_commands=settings.checkpoint_every,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kafka:
+    """The Kafka protocol on top of the core."""
+
+    server: KafkaServer
+    produce: ProduceApi
+    fetch: FetchApi
+    groups: GroupCoordinator
+
+
+def build_kafka(core: Core) -> Kafka:
+    settings, replica = core.settings, core.replica
+    shown = kafka_names(asdict(settings).items())
+    maker = TopicMaker(replica, shown, core.random)
+    groups = GroupCoordinator(replica, settings, core.clock, core.random, lambda: core.membership.current)
+    offsets = GroupOffsets(replica, groups, settings)
+    produce = ProduceApi(replica, core.appender, core.rules, core.clock)
+    sessions = Sessions(core.random)
+    fetch = FetchApi(replica, core.reader, core.waiting, sessions, core.clock, settings.fetch_max_bytes)
+    handlers: dict[int, Handler] = {}
+    metadata = MetadataApis(replica, maker, lambda: [PRODUCE, *handlers])
+    for family in (
+        metadata,
+        fetch,
+        TopicApis(replica, maker, shown),
+        ConfigApis(replica, shown),
+        OffsetApis(replica, core.reader),
+        ProducerApis(replica),
+        GroupApis(replica, groups, offsets),
+        GroupOffsetApis(replica, offsets, settings.offset_metadata_max_bytes),
+    ):
+        handlers |= family.handlers()
+    server = KafkaServer(handlers, produce, limits(settings), core.clock, metadata.unsupported_version)
+    return Kafka(server=server, produce=produce, fetch=fetch, groups=groups)
+
+
+def limits(settings: Settings) -> Limits:
+    return Limits(
+        max_frame_bytes=settings.socket_request_max_bytes,
+        memory_bytes=settings.memory_bytes,
+        max_connections=settings.max_connections,
+        idle_timeout_s=settings.connections_max_idle_ms / 1000,
+    )
+
+
+def build_http(core: Core, kafka: Kafka, ready: Callable[[], str | None]) -> HttpServer:
+    replica = core.replica
+    metrics = Metrics()
+    publish_server(metrics, kafka.server)
+    publish_streams(metrics, core.appender, kafka.fetch, core.cache)
+    publish_state(metrics, replica, ready)
+    sources = HttpSources(
+        ready=ready,
+        brokers=lambda: describe_brokers(replica.state),
+        metadata=lambda: describe_state(replica.state),
+        commands=lambda after: follow(core.command_log, after),
+        metrics=metrics,
+    )
+    return HttpServer(sources, core.settings.http_host, core.settings.http_port)
+
+
+async def follow(command_log: CommandLog, after: int) -> AsyncIterator[Json]:
+    """The commands after a sequence in words, then those to come."""
+    while True:
+        entries = await command_log.read(after, READ_LIMIT)
+        for sequence, command in entries:
+            if sequence > after:
+                yield describe_command(sequence, command)
+                after = sequence
+        if len(entries) < READ_LIMIT:
+            await command_log.wait(after, 1.0)
+
+
+def run(settings: Settings, broker_id: int, ready_fd: int | None = None) -> int:
+    """Run one broker in this process until SIGTERM; returns its exit code."""
+    import uvloop
+
+    memory.tune_allocator()
+    kernels.warm()
+    memory.release_compiler_pages()
+    return uvloop.run(_run(settings, broker_id, ready_fd))
+
+
+async def _run(settings: Settings, broker_id: int, ready_fd: int | None) -> int:
+    core = await build_core(settings, broker_id)
+    kafka = build_kafka(core)
+    http = build_http(core, kafka, lambda: broker.ready())
+    broker = Broker(
+        Parts(
+            command_log=core.command_log,
+            wal=core.wal,
+            replica=core.replica,
+            membership=core.membership,
+            appender=core.appender,
+            waiting=core.waiting,
+            kafka=kafka.server,
+            http=http,
+            background=[kafka.groups.run],
+            dump=dump_in_a_fork,
+        ),
+        settings.drain_ms / 1000,
+    )
+    core.membership.settled = lambda: (core.appender.settled(), 0)
+    kafka.server.close_connections()
+    await kafka.server.start(settings.kafka_host, settings.kafka_port)
+    await http.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, broker.stop)
+
+    def on_ready() -> None:
+        me = about(settings)
+        log.info("serving kafka=%s:%d http=%s", me.host, me.port, me.http)
+        gc.collect()
+        gc.freeze()
+        if ready_fd is not None:
+            announce(ready_fd, Announcement(broker_id, f"{me.host}:{me.port}", me.http, os.getpid()))
+
+    return await broker.run(on_ready)

@@ -5,7 +5,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from lakestream.errors import Halted, LakestreamError
@@ -36,8 +36,8 @@ class Parts:
     waiting: Waiting
     kafka: KafkaServer
     http: HttpServer
-    upkeep: Callable[[], Awaitable[None]]
-    """Runs until cancelled: retention, collecting, moving."""
+    background: Sequence[Callable[[], Awaitable[None]]]
+    """What runs beside serving until it is cancelled: upkeep, group timers."""
     dump: Dump
 
 
@@ -82,7 +82,7 @@ class Broker:
         parts = self._parts
         loops = [
             asyncio.create_task(parts.membership.run(), name="membership"),
-            asyncio.ensure_future(parts.upkeep()),
+            *(asyncio.ensure_future(start()) for start in parts.background),
             asyncio.create_task(self._checkpoint(), name="checkpoint"),
             asyncio.create_task(self._watch(), name="watch"),
         ]

@@ -55,7 +55,7 @@ def serve(settings: Settings, programs: Programs | None = None) -> int:
             held.enter_context(LockedFile(folder / ".lakestream.lock", f"the data folder {folder}"))
         database = config.sqlite_path(settings.metadata)
         if database is not None and (folder is None or database.parent.absolute() != folder.absolute()):
-            held.enter_context(LockedFile(Path(f"{database}.lock"), f"the metadata file {database}"))
+            held.enter_context(LockedFile(Path(f"{database}.serve"), f"the metadata file {database}"))
         each = for_each_broker(settings)
         sockets = Path(tempfile.mkdtemp(prefix="lakestream-"))
         held.callback(shutil.rmtree, sockets, ignore_errors=True)
@@ -281,8 +281,9 @@ class _Child:
 
     def _spawn(self, argv: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
         """Its own session, so that Ctrl-C reaches only us; its output to our errors, so that ours stays one line."""
+        output = subprocess.DEVNULL if self._socket_path else 2
         return subprocess.Popen(
-            argv, env=self._environment, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
+            argv, env=self._environment, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=output, start_new_session=True,
             preexec_fn=_tie_to_parent(os.getpid()),
         )  # fmt: skip
 

@@ -152,7 +152,7 @@ class Client:
 async def eventually(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
     """Wait until something that nothing announces has come true."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

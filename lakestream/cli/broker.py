@@ -19,6 +19,6 @@ def broker(broker_id: int, ready_fd: int | None, **flags: Any) -> None:
     inherited = os.environ.pop(CHILD_VARIABLE, None)
     settings = from_json(inherited) if inherited else loaded_settings(flags).settings
     logs.configure(settings.log_level, settings.log_format, {"broker": broker_id})
-    from lakestream import broker as one_broker
+    from lakestream.assembly import run
 
-    sys.exit(one_broker.run(settings, broker_id, ready_fd))
+    sys.exit(run(settings, broker_id, ready_fd))

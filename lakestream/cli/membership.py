@@ -138,9 +138,7 @@ class Membership:
 
     async def _beat(self) -> None:
         """Until partitions may be lost. A coordinator that is away is looked for again at the next beat."""
-        request = HeartbeatRequest(
-            group_id=self._group, generation_id=self._generation, member_id=self._member_id
-        )
+        request = HeartbeatRequest(group_id=self._group, generation_id=self._generation, member_id=self._member_id)
         while not self.lost.is_set():
             await asyncio.sleep(HEARTBEAT_S)
             try:

@@ -56,9 +56,7 @@ def parse_json(line: bytes) -> Line:
     )
 
 
-def format_json(
-    topic: str, partition: int, offset: int, timestamp: int, line: Line
-) -> bytes:
+def format_json(topic: str, partition: int, offset: int, timestamp: int, line: Line) -> bytes:
     """What is no UTF-8 becomes {"base64": ...}."""
     document = {
         "topic": topic,

@@ -8,7 +8,7 @@ from lakestream.model.state import State
 
 _BODIES = {
     body.KIND: body for family in (members, topics, streams, producers, groups) for body, _ in family.RULES
-}  # type: ignore[attr-defined]
+}
 _BODIES[Register.KIND] = Register
 ROWS_SHOWN = 20
 

@@ -150,7 +150,7 @@ class MovedSlice(NamedTuple):
 
     stream: int
     base: int
-    count: int
+    records: int
     position: int
     length: int
     max_timestamp: int

@@ -186,7 +186,7 @@ TOPIC_CONFIGS = _table(
 
 CLUSTER_CONFIGS = _table(
     _key("auto.create.topics.enable", "true", BOOLEAN, boolean, "Whether asking for a topic makes it."),
-    _key("num.partitions", "1", INT, number(1, INT_MAX), "Partitions of topics created without a number."),
+    _key("num.partitions", "1", INT, number(1, 100_000), "Partitions of topics created without a number."),
     _key("message.max.bytes", "1048588", INT, _SIZE, "The largest batch accepted."),
     _key("log.retention.ms", "-1", LONG, _OR_FOREVER, "How long records are kept; -1: forever."),
     _key("log.retention.bytes", "-1", LONG, _OR_FOREVER, "How much of a partition is kept; -1: all."),
@@ -225,6 +225,11 @@ def broker_layers(name: str, cluster: Mapping[str, str], broker: Mapping[str, st
 def broker_value(name: str, cluster: Mapping[str, str], broker: Mapping[str, str]) -> str:
     """The value in force of one of CLUSTER_CONFIGS or STATIC_CONFIGS."""
     return broker_layers(name, cluster, broker)[0].value
+
+
+def topic_defaults(broker: Mapping[str, str]) -> dict[str, str]:
+    """What a broker's settings say about topics that do not say it themselves, by the topics' names for it."""
+    return {key.name: broker[key.synonym] for key in TOPIC_CONFIGS.keys.values() if key.synonym in broker}
 
 
 def kafka_names(settings: Iterable[tuple[str, object]]) -> dict[str, str]:

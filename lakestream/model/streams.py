@@ -41,12 +41,12 @@ class Entry(NamedTuple):
     object: int
     position: int
     length: int
-    count: int
+    records: int
     max_timestamp: int
 
     @property
     def end(self) -> int:
-        return self.base + self.count
+        return self.base + self.records
 
 
 class WalObject:
@@ -332,13 +332,13 @@ def _replace(state: "State", made: WalObject, new: MovedSlice) -> bool:
     if stream is None:
         return False
     first = stream.find(new.base)
-    last = bisect_right(stream.bases, new.base + new.count - 1)
-    if first >= last or stream.bases[first] != new.base or stream.entry(last - 1).end != new.base + new.count:
+    last = bisect_right(stream.bases, new.base + new.records - 1)
+    if first >= last or stream.bases[first] != new.base or stream.entry(last - 1).end != new.base + new.records:
         return False
     streams.drop(stream, first, last, state.members.time_ms)
     stream.bases.insert(first, new.base)
     at = first * STRIDE
-    stream.refs[at:at] = array("q", (made.number, new.position, new.length, new.count, new.max_timestamp))
+    stream.refs[at:at] = array("q", (made.number, new.position, new.length, new.records, new.max_timestamp))
     stream.size += new.length
     made.live += 1
     made.live_bytes += new.length

@@ -18,6 +18,7 @@ from operator import itemgetter
 from lakestream.errors import Exists, Fenced, LakestreamError, Missing, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
 from lakestream.metadata.replica import Replica
+from lakestream.metrics import ACK_SECONDS, Histogram
 from lakestream.model.batch import stamp
 from lakestream.model.commands import APPEND
 from lakestream.model.reasons import No
@@ -76,14 +77,15 @@ class Tick:
 class AppendStats:
     """Plain figures that metrics read."""
 
-    __slots__ = ("ack_seconds", "acked_batches", "acked_bytes", "failed_batches", "ticks")
+    __slots__ = ("ack_seconds", "acked_batches", "acked_bytes", "acked_records", "failed_ticks", "ticks")
 
     def __init__(self) -> None:
         self.ticks = 0
         self.acked_batches = 0
         self.acked_bytes = 0
-        self.failed_batches = 0
-        self.ack_seconds: deque[float] = deque(maxlen=1024)
+        self.acked_records = 0
+        self.failed_ticks = 0
+        self.ack_seconds = Histogram(ACK_SECONDS.buckets)
 
 
 class Appender:
@@ -290,14 +292,16 @@ class Appender:
         if isinstance(outcome, No):
             outcome = Retry(f"refused: {outcome.message}")
         if isinstance(outcome, LakestreamError):
+            self.stats.failed_ticks += 1
             self._answer(tick.submissions, outcome)
             return
         for row, (submission, index), result in zip(tick.rows, tick.owners, outcome, strict=True):
             submission.results[index] = result
             if result >= 0:
                 stamp(tick.body, row[2], result)
+                self.stats.acked_records += row[1]
         self._cache.add(self._replica.state.streams.next_object - 1, tick.body)
-        self.stats.ack_seconds.append(self._clock.monotonic() - tick.since)
+        self.stats.ack_seconds.observe(self._clock.monotonic() - tick.since)
         self._answer(tick.submissions, None)
 
     def _answer(self, submissions: list[Submission], error: LakestreamError | None) -> None:
@@ -308,7 +312,6 @@ class Appender:
                 self.stats.acked_bytes += submission.size
                 submission.done(submission.results)
             else:
-                self.stats.failed_batches += len(submission.rows)
                 submission.done(error)
         if self._full and self._under_way_bytes < self._limits.under_way_bytes // 2:
             self._full = False

@@ -8,8 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lakestream.errors import Rejected
-from lakestream.model.group_members import Group, GroupState, MemberRow, Protocols, common_protocols, metadata_bytes
+from lakestream.model.group_members import (
+    Group,
+    GroupState,
+    MemberRow,
+    Protocols,
+    common_protocols,
+    member_problem,
+    metadata_bytes,
+)
 from lakestream.model.reasons import Reason
+
+LEAST_PATIENCE_S = 0.1
+"""Whatever members ask for: a rebalance that nobody comes to is not tried again and again without a pause."""
 
 
 class MemberIdRequired(Rejected):
@@ -39,7 +50,13 @@ class JoinRequest:
 
     def row(self, member_id: str) -> MemberRow:
         return MemberRow(
-            member_id, self.instance, self.client_id, self.client_host, self.session_ms, self.rebalance_ms, self.protocols
+            id=member_id,
+            instance=self.instance,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            session_ms=self.session_ms,
+            rebalance_ms=self.rebalance_ms,
+            protocols=self.protocols,
         )
 
 
@@ -76,7 +93,7 @@ class Synced:
     assignment: bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Candidate:
     """A join that waits for the generation after `after`."""
 
@@ -97,8 +114,13 @@ class Rebalance:
     grew: bool = False
 
 
-Waiter = tuple[int, asyncio.Future[Synced]]
-"""The generation for which a sync waits."""
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A sync that waits for the assignment of its generation."""
+
+    generation: int
+    instance: str | None
+    answer: asyncio.Future[Synced]
 
 
 class Room:
@@ -131,6 +153,12 @@ class Room:
 
     def idle(self, group: Group | None) -> bool:
         return not (self.joins or self.pending or self.syncs or self.proposing) and (group is None or not group.members)
+
+    def speaks_like(self, group: Group | None, protocol_type: str) -> bool:
+        """Whether this is the type of protocol of those who are here, if anybody is."""
+        if group is not None and group.members:
+            return protocol_type == group.protocol_type
+        return protocol_type == next((one.protocol_type for one in self.joins.values()), protocol_type) != ""
 
     def speaks_with_all(self, group: Group | None, protocols: Protocols) -> bool:
         """Whether one of these protocols is spoken by all who are here or want to be."""
@@ -165,11 +193,42 @@ class Room:
         if member_id in self.joins:
             refuse(self.take(member_id).answer, reason)
 
+    def await_sync(self, member_id: str, waiter: Waiter) -> None:
+        self.syncs.setdefault(member_id, []).append(waiter)
+
+        def forget(_: object) -> None:
+            waiters = self.syncs.get(member_id, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+                if not waiters:
+                    del self.syncs[member_id]
+
+        waiter.answer.add_done_callback(forget)
+
     def drop_syncs(self, reason: Reason) -> None:
         for waiters in self.syncs.values():
-            for _, answer in waiters:
-                refuse(answer, reason)
+            for waiter in waiters:
+                refuse(waiter.answer, reason)
         self.syncs.clear()
+
+    def forget_join(self, member_id: str, candidate: Candidate) -> None:
+        """It does not wait any longer, for whatever cause."""
+        if self.joins.get(member_id) is candidate:
+            self.take(member_id)
+
+    def let_go(self, leavers: list[str]) -> set[str]:
+        """Who leaves does not wait any longer; returns those who did."""
+        waited = {one for one in leavers if one in self.pending or one in self.joins}
+        for member_id in leavers:
+            self.pending.pop(member_id, None)
+            self.drop_join(member_id, Reason.UNKNOWN_GROUP_MEMBER)
+        return waited
+
+    def give_up(self, waiting: list[str], reason: Reason) -> None:
+        """This join phase came to nothing."""
+        for member_id in waiting:
+            self.drop_join(member_id, reason)
+        self.rebalance = None
 
     def close(self, reason: Reason) -> None:
         """Let everybody go who waits here."""
@@ -182,7 +241,7 @@ class Room:
         patience = [one.row.rebalance_ms for one in self.joins.values()]
         if group is not None:
             patience += [member.rebalance_ms for member in group.members.values()]
-        limit = now + max(patience, default=0) / 1000
+        limit = now + max(max(patience, default=0) / 1000, LEAST_PATIENCE_S)
         first = group is None or not group.members
         self.rebalance = Rebalance(first, min(now + delay_s, limit) if first else limit, limit)
         self.wake_at = 0.0
@@ -199,6 +258,16 @@ class Room:
             rebalance.grew = False
             rebalance.due = min(now + delay_s, rebalance.limit)
         return now >= rebalance.due
+
+    def silent(self, group: Group, now: float) -> list[tuple[str, int]]:
+        """Who was not heard in time, and since which command (L13); whoever waits for us is not silent."""
+        late = self.unsynced if now >= self.sync_due else set()
+        return [
+            (one.id, one.heard)
+            for one in group.members.values()
+            if (one.id in late or self.deadlines.get(one.id, now + 1) <= now)
+            and not (one.id in self.joins or one.id in self.syncs)
+        ]
 
     def shift(self, seconds: float) -> None:
         """Time in which nobody could be heard does not count (L13)."""
@@ -219,6 +288,20 @@ class Room:
         if self.unsynced:
             times.append(self.sync_due)
         return min(times, default=float("inf"))
+
+
+def answer_syncs(room: Room, group: Group | None) -> None:
+    """Answer the syncs that need not wait any longer, one way or the other."""
+    for member_id, waiters in list(room.syncs.items()):
+        for waiter in list(waiters):
+            problem = member_problem(group, member_id, waiter.instance)
+            if group is None or problem is not None:
+                refuse(waiter.answer, problem or Reason.UNKNOWN_GROUP_MEMBER)
+            elif waiter.generation != group.generation or group.state == GroupState.PREPARING:
+                refuse(waiter.answer, Reason.REBALANCING)
+            elif group.state == GroupState.STABLE and not waiter.answer.done():
+                assignment = group.members[member_id].assignment
+                waiter.answer.set_result(Synced(group.protocol_type, group.protocol, assignment))
 
 
 def refuse(answer: asyncio.Future[Joined] | asyncio.Future[Synced], reason: Reason) -> None:

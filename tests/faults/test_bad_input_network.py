@@ -9,8 +9,10 @@ import os
 import random
 import ssl
 import struct
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,25 +57,35 @@ class Target:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.fixture
-async def target() -> AsyncIterator[Target]:
+@contextmanager
+def started() -> Iterator[Target]:
     given = os.environ.get("LAKESTREAM_TARGET")
     if given:
         host, port, *pid = given.split(":")
         yield Target((host, int(port)), int(pid[0]) if pid else None, False)
         return
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.toyserver",
-        cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    host, port = (await process.stdout.readline()).decode().split()[1].split(":")
-    try:
+    command = [sys.executable, "-m", "tests.toyserver"]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=ROOT, **streams) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        host, port = process.stdout.readline().decode().split()[1].split(":")
         yield Target((host, int(port)), process.pid, True)
-    finally:
+        # It ends with its standard input.
         process.stdin.close()
-        await process.wait()
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with started() as running:
+        yield running
+
+
+@pytest.fixture
+def fresh_target() -> Iterator[Target]:
+    """One that nobody has talked to: what it allocates it really needs."""
+    with started() as running:
+        yield running
 
 
 def header(size: int, key: int = 0, version: int = 9) -> bytes:
@@ -152,20 +164,20 @@ async def test_truncated_frames_of_clients_that_leave_are_forgotten(target: Targ
     assert target.resident_bytes() - before < 64 * MB
 
 
-async def test_hundreds_of_announced_100_mb_frames_cost_no_memory(target: Target) -> None:
-    before = target.resident_bytes()
-    clients = await target.connect_many(400)
+async def test_hundreds_of_announced_100_mb_frames_cost_no_memory(fresh_target: Target) -> None:
+    before = fresh_target.resident_bytes()
+    clients = await fresh_target.connect_many(400)
     for client in clients:
         await client.send(header(100 * MB) + bytes(30_000))
-    assert await target.serves_others()
-    assert target.resident_bytes() - before < 100 * MB
+    assert await fresh_target.serves_others()
+    assert fresh_target.resident_bytes() - before < 100 * MB
     for client in clients:
         client.close()
 
 
-async def test_hundreds_of_half_sent_100_mb_frames_stay_within_the_memory_limit(target: Target) -> None:
-    before = target.resident_bytes()
-    clients = await target.connect_many(300)
+async def test_hundreds_of_half_sent_100_mb_frames_stay_within_the_memory_limit(fresh_target: Target) -> None:
+    before = fresh_target.resident_bytes()
+    clients = await fresh_target.connect_many(300)
     chunk, most = bytes(MB), 0
     for client in clients:
         client.writer.write(header(100 * MB))
@@ -174,8 +186,8 @@ async def test_hundreds_of_half_sent_100_mb_frames_stay_within_the_memory_limit(
             # Nobody waits for room: a server that has none reads no more, and the bytes stay with their sender.
             client.writer.write(chunk)
         await asyncio.sleep(0.1)
-        most = max(most, target.resident_bytes() - before)
-        assert await target.serves_others()
+        most = max(most, fresh_target.resident_bytes() - before)
+        assert await fresh_target.serves_others()
     assert most < 300 * MB
     for client in clients:
         client.close()
@@ -218,10 +230,10 @@ async def hold_idle(target: Target, count: int) -> None:
         client.close()
 
 
-async def test_2000_idle_connections_cost_less_than_5_kb_each(target: Target) -> None:
-    await hold_idle(target, 2_000)
+async def test_2000_idle_connections_cost_less_than_5_kb_each(fresh_target: Target) -> None:
+    await hold_idle(fresh_target, 2_000)
 
 
 @pytest.mark.long
-async def test_10000_idle_connections_cost_less_than_5_kb_each(target: Target) -> None:
-    await hold_idle(target, 10_000)
+async def test_10000_idle_connections_cost_less_than_5_kb_each(fresh_target: Target) -> None:
+    await hold_idle(fresh_target, 10_000)

@@ -1,6 +1,7 @@
-"""The connection fed by hand, in chunks of any size: what handlers see is what was sent, for as long as they need it."""
+"""The connection fed by hand, in chunks of any size: handlers see what was sent, as long as they need it."""
 
 import asyncio
+import contextlib
 import struct
 from collections import deque
 from typing import Any
@@ -114,9 +115,7 @@ async def scenario(data: st.DataObject) -> None:
     for number in range(data.draw(st.integers(1, 3))):
         connection, wire = Connection(board), Wire()
         connection.connection_made(wire)
-        sent = [
-            None if size is None else bytes([number * 50 + n]) * size for n, size in enumerate(data.draw(sizes))
-        ]
+        sent = [None if size is None else bytes([number * 50 + n]) * size for n, size in enumerate(data.draw(sizes))]
         stream = b"".join(
             metadata_request(n) if records is None else produce_request(n, records) for n, records in enumerate(sent)
         )
@@ -204,19 +203,16 @@ def test_mutated_requests_never_hurt_the_next_client(mutations: list[tuple[int, 
     async def run() -> None:
         server = toy_server()
         address = await server.start("127.0.0.1", 0)
-        requests = bytearray(
-            b"".join([metadata_request(1), produce_request(2, b"abc" * 20), produce_request(3, b""), metadata_request(4)])
-        )
+        sound = [metadata_request(1), produce_request(2, b"abc" * 20), produce_request(3, b""), metadata_request(4)]
+        requests = bytearray(b"".join(sound))
         for position, byte in mutations:
             requests[position % len(requests)] = byte
         reader, writer = await asyncio.open_connection(*address)
         writer.write(bytes(requests[: len(requests) - cut]))
         writer.write_eof()
         async with asyncio.timeout(5):
-            try:
+            with contextlib.suppress(ConnectionError):
                 await reader.read()
-            except ConnectionError:
-                pass
         writer.close()
         reader, writer = await asyncio.open_connection(*address)
         writer.write(metadata_request(9))

@@ -75,7 +75,9 @@ def test_a_wrong_setting_ends_with_code_2_and_one_line(tmp_path: Path) -> None:
     assert done.stderr == "error: --kafka-port: must be between 0 and 65535, not 99999\n"
 
 
-@pytest.mark.parametrize("command", ["topics list", "brokers", "groups list", "consume t", "produce t", "metadata show"])
+@pytest.mark.parametrize(
+    "command", ["topics list", "brokers", "groups list", "consume t", "produce t", "metadata show"]
+)
 def test_without_a_broker_the_error_says_what_to_do(tmp_path: Path, command: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         nobody = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -363,3 +363,27 @@ async def test_connections_above_the_limit_are_closed_at_once() -> None:
         first.close()
         await eventually(lambda: server.stats.connections == 1)
         assert await (await connect()).is_served()
+
+
+async def test_a_client_that_takes_no_answers_is_closed_when_too_much_is_unsent() -> None:
+    async def fetch(context: RequestContext, _: Any) -> list[bytes]:
+        return [struct.pack(">ii", 4 + (16 << 20), context.correlation_id), bytes(16 << 20)]
+
+    async with serving(handlers={FETCH: fetch}, unsent_bytes=1 << 20, stall_timeout_s=0.2) as (server, connect):
+        client, other = await connect(), await connect()
+        await client.send(request(FETCH, 4, 1, FETCH_4))
+        await eventually(lambda: server.stats.closed == {"slow": 1})
+        assert await other.is_served()
+
+
+async def test_a_flood_of_bad_clients_is_counted_in_full_and_logged_in_part(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving() as (server, connect):
+        for _ in range(20):
+            client = await connect()
+            await client.send(b"GET / HTTP/1.1\r\n\r\n")
+            assert await client.is_closed()
+        assert server.stats.closed == {"http": 20}
+    lines = [record.message for record in caplog.records if record.message.startswith("closing")]
+    assert len(lines) == 5
+    assert "HTTP" in lines[0]

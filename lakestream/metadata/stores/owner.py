@@ -87,6 +87,8 @@ class _Client(asyncio.Protocol):
         self._owner = owner
         self._frames = Frames(wire.MAX_REQUEST_BYTES)
         self._in_flight = 0
+        self._appending = 0
+        self._told = 0
         self._greeted = False
         self._stuck = False
         self._transport: asyncio.Transport | None = None
@@ -117,8 +119,12 @@ class _Client(asyncio.Protocol):
         self._take_requests()
 
     def tell(self, last: int) -> None:
-        """Push a hint. A client that does not read gets one when it reads again, instead of a heap of them."""
-        if self._greeted and not self._stuck:
+        """Push a hint, unless the answer to an append is about to carry the news itself.
+
+        A client that does not read gets one hint when it reads again, instead of a heap of them.
+        """
+        if last > self._told and self._greeted and not self._stuck and not self._appending:
+            self._told = last
             self._write(wire.frame(Kind.NEWS, 0, wire.encode_sequence(last)))
 
     def close(self) -> None:
@@ -148,23 +154,36 @@ class _Client(asyncio.Protocol):
                 raise Corrupt("the first frame is no greeting")
             wire.decode_hello(request.payload)
             self._greeted = True
-            self._write(wire.frame(Kind.WELCOME, request.request, wire.encode_hello(self._owner.commands.last)))
+            self._told = self._owner.commands.last
+            self._write(wire.frame(Kind.WELCOME, request.request, wire.encode_hello(self._told)))
             return
         self._in_flight += 1
+        self._appending += request.kind == Kind.APPEND
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._owner.tasks.add(task)
         task.add_done_callback(self._owner.tasks.discard)
 
     async def _answer(self, request: Frame) -> None:
         try:
-            kind, payload = await _act(self._owner.commands, request)
+            if request.kind == Kind.APPEND:
+                kind, payload = Kind.APPENDED, await self._append(request.payload)
+            else:
+                kind, payload = await _act(self._owner.commands, request)
         except LakestreamError as error:
             kind, payload = Kind.FAILED, wire.encode_error(error)
         except (ValueError, OverflowError) as error:  # a limit that a well-behaved client checks itself
             kind, payload = Kind.FAILED, wire.encode_error(Halted(str(error)))
         self._in_flight -= 1
+        self._appending -= request.kind == Kind.APPEND
         self._write(wire.frame(kind, request.request, payload))
+        self.tell(self._owner.commands.last)
         self._take_requests()
+
+    async def _append(self, payload: bytes) -> bytes:
+        appended = await self._owner.commands.append(*wire.decode_append(payload))
+        if appended.tail:
+            self._told = max(self._told, appended.tail[-1][0])
+        return wire.encode_sequence(appended.first) + wire.encode_page(appended.tail)
 
     def _write(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -177,9 +196,6 @@ class _Client(asyncio.Protocol):
 
 async def _act(commands: SqliteLog, request: Frame) -> tuple[Kind, bytes]:
     match request.kind:
-        case Kind.APPEND:
-            appended = await commands.append(*wire.decode_append(request.payload))
-            return Kind.APPENDED, wire.encode_sequence(appended.first) + wire.encode_page(appended.tail)
         case Kind.READ:
             return Kind.PAGE, wire.encode_page(await commands.read(*wire.decode_read(request.payload)))
         case Kind.SAVE_CHECKPOINT:
@@ -199,7 +215,7 @@ async def _open_log(database: str | os.PathLike[str]) -> SqliteLog:
     deadline = asyncio.get_running_loop().time() + LOCK_WAIT_S
     while True:
         try:
-            return await SqliteLog.open(database)
+            return await SqliteLog.open(database, inline=True)
         except Retry:
             if asyncio.get_running_loop().time() > deadline:
                 raise

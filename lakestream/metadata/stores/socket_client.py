@@ -55,7 +55,10 @@ class SocketLog:
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
         check_append(commands)
         answer = await self._ask(Kind.APPEND, wire.encode_append(commands, after), Kind.APPENDED, Unknown)
-        return Appended(wire.decode_sequence(answer), wire.decode_page(answer[8:]))
+        appended = Appended(wire.decode_sequence(answer), wire.decode_page(answer[8:]))
+        if appended.tail and appended.tail[-1][0] > self.wakeups.last:  # the owner sends no news of what the tail shows
+            self.wakeups.announce(appended.tail[-1][0])
+        return appended
 
     async def read(self, after: int, limit: int) -> list[Logged]:
         return wire.decode_page(await self._ask(Kind.READ, wire.encode_read(after, limit), Kind.PAGE))

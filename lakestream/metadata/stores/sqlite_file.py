@@ -108,9 +108,13 @@ class SqliteFile:
                 self._data_version = data_version
         return self.last
 
+    @property
+    def untidy(self) -> bool:
+        return self._wal_pages >= WAL_PAGES_BEFORE_CHECKPOINT
+
     def tidy(self) -> None:
         """Move SQLite's own write-ahead log into the file once it is long; called when nobody waits for an answer."""
-        if self._wal_pages >= WAL_PAGES_BEFORE_CHECKPOINT:
+        if self.untidy:
             self._wal_pages = 0
             with self._reading() as connection:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

@@ -103,9 +103,7 @@ class Admission:
         stalled = [
             reader
             for reader in self._holders
-            if reader.missing
-            and now - reader.active_at >= self._limits.stall_timeout_s
-            and not reader.pending_bytes()
+            if reader.missing and now - reader.active_at >= self._limits.stall_timeout_s and not reader.pending_bytes()
         ]
         chosen = self._chosen
         if chosen is None or (now - chosen.active_at >= patience_s and not chosen.pending_bytes()):

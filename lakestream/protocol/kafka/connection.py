@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             size, key, version, correlation_id = _HEAD.unpack_from(view, pos)
             if not _LEAST_FRAME_BYTES <= size <= largest:
                 break
-            stop = pos + 4 + size
+            stop: int = pos + 4 + size
             if key:
                 if not self._take_other(view, pos + 4, stop, end):
                     return pos

@@ -107,8 +107,8 @@ class FetchApi:
             stream = self._stream(key)
             if stream is None:
                 by_id = isinstance(key[0], bytes) and key[0] not in self._replica.state.topics.by_id
-                code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                results[key] = Fetched(one.partition, code, -1, -1, -1)
+                unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                results[key] = Fetched(one.partition, unknown, -1, -1, -1)
                 errors = True
                 continue
             views, code = await self._read(stream, one, budget - size, size == 0)

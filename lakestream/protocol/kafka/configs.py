@@ -1,0 +1,243 @@
+"""Configs of topics and brokers: DescribeConfigs (versions 1 to 4), IncrementalAlterConfigs (0 and 1).
+
+Departures from Kafka: configs of the brokers can be changed for the whole cluster only (the resource with the empty
+name), and only those in CLUSTER_CONFIGS. A broker shows its settings, and where it runs as `lakestream.http`,
+`lakestream.epoch` and `lakestream.pid`. There are no loggers, client metrics or group configs.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from lakestream.metadata.replica import Replica
+from lakestream.model.commands import AlterConfigs
+from lakestream.model.configs import (
+    CLUSTER_CONFIGS,
+    INT,
+    LIST,
+    LONG,
+    STATIC_CONFIGS,
+    STRING,
+    TOPIC_CONFIGS,
+    ConfigKey,
+    ConfigTable,
+    Layer,
+    Source,
+    anything,
+    broker_layers,
+    items,
+    topic_layers,
+)
+from lakestream.model.topics import Topic, name_problem
+from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.errors import ErrorCode
+from lakestream.protocol.kafka.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from lakestream.protocol.kafka.refusals import Refusal, propose, stale
+
+TOPIC, BROKER = 2, 4
+"""Kinds of resources."""
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+OPERATIONS = {SET: "SET", APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
+SENSITIVE = ("data", "metadata")
+"""Settings that may hold passwords: places are URLs."""
+
+Changes = list[tuple[str, str | None]]
+
+
+class ConfigApis:
+    """Shows and changes configs. `broker` has this broker's settings by Kafka's names."""
+
+    def __init__(self, replica: Replica, broker: Mapping[str, str]) -> None:
+        self._replica = replica
+        self._broker = broker
+
+    def handlers(self) -> dict[int, Handler]:
+        return {32: self.describe_configs, 44: self.incremental_alter_configs}
+
+    # -- DescribeConfigs --------------------------------------------------------------------------------------------
+
+    async def describe_configs(
+        self, context: RequestContext, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResponse:
+        own = (BROKER, str(self._replica.member_id))
+        only_own = all((one.resource_type, one.resource_name) == own for one in request.resources)
+        failed = None if only_own else await stale(self._replica, ErrorCode.LEADER_NOT_AVAILABLE)
+        results = []
+        for resource in request.resources:
+            result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+            found = failed or self._described(resource)
+            if isinstance(found, Refusal):
+                result.error_code, result.error_message = found.code, found.message
+            else:
+                wanted = set(resource.configuration_keys or ())
+                result.configs = [one for one in found if not wanted or one.name in wanted]
+                for one in result.configs:
+                    _leave_out(one, request)
+            results.append(result)
+        return DescribeConfigsResponse(results=results)
+
+    def _described(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult] | Refusal:
+        name = resource.resource_name
+        if resource.resource_type == TOPIC:
+            topic = self._topic(name)
+            return topic if isinstance(topic, Refusal) else self._of_topic(topic)
+        if resource.resource_type != BROKER:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+        cluster = self._replica.state.topics.configs
+        if name == "":
+            return [_entry(CLUSTER_CONFIGS.keys[key], broker_layers(key, cluster, {})[:1]) for key in sorted(cluster)]
+        own = str(self._replica.member_id)
+        if name != own:
+            text = f"Unexpected broker id, expected {own} or empty string, but received {name}"
+            return Refusal(ErrorCode.INVALID_REQUEST, text)
+        return self._of_broker()
+
+    def _of_topic(self, topic: Topic) -> list[DescribeConfigsResourceResult]:
+        cluster = self._replica.state.topics.configs
+        return [
+            _entry(key, topic_layers(key, topic.configs, cluster, self._broker))
+            for key in sorted(TOPIC_CONFIGS.keys.values(), key=lambda one: one.name)
+        ]
+
+    def _of_broker(self) -> list[DescribeConfigsResourceResult]:
+        cluster = self._replica.state.topics.configs
+        known = {**STATIC_CONFIGS.keys, **CLUSTER_CONFIGS.keys}
+        entries = [
+            _entry(
+                known.get(name) or _fact(name, STRING, "One of the broker's settings."),
+                broker_layers(name, cluster, self._broker),
+                read_only=name not in CLUSTER_CONFIGS.keys,
+            )
+            for name in sorted({*known, *self._broker})
+        ]
+        return entries + self._facts()
+
+    def _facts(self) -> list[DescribeConfigsResourceResult]:
+        """Where this broker runs, as it told the cluster."""
+        me = self._replica.state.members.by_id.get(self._replica.member_id)
+        if me is None:
+            return []
+        facts = (
+            (_fact("lakestream.epoch", LONG, "The epoch in which this broker is a member."), str(me.epoch)),
+            (_fact("lakestream.http", STRING, "Where this broker answers HTTP."), me.http),
+            (_fact("lakestream.pid", INT, "The id of this broker's process."), str(me.pid)),
+        )
+        return [_entry(key, [Layer(key.name, value, Source.BROKER)], read_only=True) for key, value in facts]
+
+    def _topic(self, name: str) -> Topic | Refusal:
+        if problem := name_problem(name):
+            return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        unknown = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic '{name}' does not exist")
+        return self._replica.state.topics.by_name.get(name) or unknown
+
+    # -- IncrementalAlterConfigs ------------------------------------------------------------------------------------
+
+    async def incremental_alter_configs(
+        self, context: RequestContext, request: IncrementalAlterConfigsRequest
+    ) -> IncrementalAlterConfigsResponse:
+        times = Counter((one.resource_type, one.resource_name) for one in request.resources)
+        once = {(one.resource_type, one.resource_name): one for one in request.resources}
+        failed = await stale(self._replica)
+        responses = []
+        for place, resource in once.items():
+            outcome: object = failed or self._alteration(resource, times[place])
+            if isinstance(outcome, AlterConfigs) and outcome.changes and not request.validate_only:
+                outcome = await propose(self._replica, outcome)
+            answer = AlterConfigsResourceResponse(resource_type=place[0], resource_name=place[1])
+            if isinstance(outcome, Refusal):
+                answer.error_code, answer.error_message = outcome.code, outcome.message
+            responses.append(answer)
+        return IncrementalAlterConfigsResponse(responses=responses)
+
+    def _alteration(self, resource: AlterConfigsResource, times: int) -> AlterConfigs | Refusal:
+        kind, name = resource.resource_type, resource.resource_name
+        if times > 1:
+            return Refusal(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        if kind == TOPIC:
+            topic = self._topic(name)
+            if isinstance(topic, Refusal):
+                return topic
+            changes = altered(resource.configs, TOPIC_CONFIGS, topic.configs)
+            return changes if isinstance(changes, Refusal) else AlterConfigs(topic.id, changes)
+        if kind != BROKER:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+        if name:
+            text = "configs can be changed for all brokers only: use the default entity, whose name is empty"
+            return Refusal(ErrorCode.INVALID_REQUEST, text)
+        fixed = [one.name for one in resource.configs if one.name in self._broker.keys() - CLUSTER_CONFIGS.keys.keys()]
+        if fixed:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
+        changes = altered(resource.configs, CLUSTER_CONFIGS, self._replica.state.topics.configs)
+        return changes if isinstance(changes, Refusal) else AlterConfigs(b"", changes)
+
+
+def altered(asked: Iterable[AlterableConfig], table: ConfigTable, current: Mapping[str, str]) -> Changes | Refusal:
+    """What to set, or with None to unset. An unknown config can be deleted, as in Kafka: it is not there anyway."""
+    changes: dict[str, str | None] = {}
+    seen: set[str] = set()
+    for one in asked:
+        name, operation = one.name, one.config_operation
+        if name in seen:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"config {name} is given twice")
+        seen.add(name)
+        if operation == DELETE:
+            if name in table.keys:
+                changes[name] = None
+            continue
+        if operation not in OPERATIONS:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Unknown value {operation} for op type")
+        if one.value is None:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
+        value = table.normal(name, one.value)
+        key = table.keys.get(name)
+        if key is not None and operation != SET:
+            if key.type != LIST:
+                text = f"Can't {OPERATIONS[operation]} to key {name} because its type is not LIST."
+                return Refusal(ErrorCode.INVALID_CONFIG, text)
+            have, given = items(current.get(name, key.default or "")), items(value)
+            kept = [*have, *given] if operation == APPEND else [item for item in have if item not in given]
+            value = table.normal(name, ",".join(kept))
+        if problem := table.problem(name, value):
+            return Refusal(ErrorCode.INVALID_CONFIG, problem)
+        changes[name] = value
+    return list(changes.items())
+
+
+def _fact(name: str, type_: int, doc: str) -> ConfigKey:
+    return ConfigKey(name=name, default=None, type=type_, problem=anything, doc=doc)
+
+
+def _entry(key: ConfigKey, layers: list[Layer], read_only: bool = False) -> DescribeConfigsResourceResult:
+    """One config with the first layer's value. A place may hold a password, so it is not shown."""
+    hidden = key.name in SENSITIVE
+    return DescribeConfigsResourceResult(
+        name=key.name,
+        value=None if hidden or not layers else layers[0].value,
+        read_only=read_only,
+        config_source=layers[0].source if layers else Source.DEFAULT,
+        is_sensitive=hidden,
+        synonyms=[
+            DescribeConfigsSynonym(name=one.name, value=None if hidden else one.value, source=one.source)
+            for one in layers
+        ],
+        config_type=key.type,
+        documentation=key.doc,
+    )
+
+
+def _leave_out(entry: DescribeConfigsResourceResult, request: DescribeConfigsRequest) -> None:
+    if not request.include_synonyms:
+        entry.synonyms = []
+    if not request.include_documentation:
+        entry.documentation = None

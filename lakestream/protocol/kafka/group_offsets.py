@@ -1,0 +1,231 @@
+"""A group's committed offsets: OffsetCommit (2-10), OffsetFetch (1-10), OffsetDelete (0).
+
+Departures from Kafka: none is known. As in Kafka a fetch by name of what nobody committed, be it that there is no such
+group or topic, is answered with -1; names and ids of topics are resolved by the broker that is asked.
+"""
+
+from collections.abc import Callable, Iterable
+
+from lakestream.errors import LakestreamError
+from lakestream.metadata.replica import Replica
+from lakestream.model.group_members import Commit
+from lakestream.model.group_offsets import CommitOffsets, CommitRow, DeleteOffsets
+from lakestream.model.reasons import Reason
+from lakestream.model.topics import Topic
+from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.errors import ErrorCode, code_of
+from lakestream.protocol.kafka.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from lakestream.protocol.kafka.refusals import refusal
+from lakestream.stream.group_offsets import GroupOffsets
+
+NOT_COMMITTED = ErrorCode.COORDINATOR_NOT_AVAILABLE
+NOT_KNOWN_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+"""The one code for "ask again" that all consumers understand as an answer to OffsetFetch."""
+BY_ID = 10
+"""From this version on topics are named by their ids."""
+NOTHING = Commit(-1, -1, "", 0, 0)
+
+
+class GroupOffsetApis:
+    """`note_max_bytes` is the longest note that a client may commit with an offset."""
+
+    def __init__(self, replica: Replica, offsets: GroupOffsets, note_max_bytes: int) -> None:
+        self._replica = replica
+        self._offsets = offsets
+        self._note_max_bytes = note_max_bytes
+
+    def handlers(self) -> dict[int, Handler]:
+        return {8: self.commit, 9: self.fetch, 47: self.delete}
+
+    # -- commit -------------------------------------------------------------------------------------------------------
+
+    async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """Partitions are refused one by one; what is wrong with the group is wrong with all that remain."""
+        by_id = context.version >= BY_ID
+        asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
+        codes = [ErrorCode.NONE] * len(asked)
+        try:
+            judged = await self._firmly(lambda: [self._judge_commit(topic, one, by_id) for topic, one in asked])
+            rows = [(at, row) for at, row in enumerate(judged) if isinstance(row, tuple)]
+            codes = [ErrorCode.NONE if isinstance(row, tuple) else row for row in judged]
+            if rows:
+                body = CommitOffsets(
+                    request.group_id,
+                    request.generation_id_or_member_epoch,
+                    request.member_id,
+                    request.group_instance_id,
+                    [row for _, row in rows],
+                    request.retention_time_ms,
+                )
+                for (at, _), reason in zip(rows, await self._offsets.commit(body), strict=True):
+                    codes[at] = code_of(reason)
+        except LakestreamError as error:
+            failed = refusal(error, NOT_COMMITTED).code
+            codes = [code or failed for code in codes]
+        answers = iter(codes)
+        return OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=next(answers))
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _judge_commit(
+        self, asked: OffsetCommitRequestTopic, partition: OffsetCommitRequestPartition, by_id: bool
+    ) -> CommitRow | ErrorCode:
+        note = partition.committed_metadata or ""
+        topic = self._topic(asked.topic_id if by_id else asked.name)
+        if topic is None and by_id:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if topic is None or not 0 <= partition.partition_index < len(topic.streams):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if len(note) > self._note_max_bytes:
+            return code_of(Reason.NOTE_TOO_LARGE)
+        stream = topic.streams[partition.partition_index]
+        return stream, partition.committed_offset, partition.committed_leader_epoch, note
+
+    def _topic(self, named: str | bytes) -> Topic | None:
+        topics = self._replica.state.topics
+        return topics.by_id.get(named) if isinstance(named, bytes) else topics.by_name.get(named)
+
+    async def _firmly(self, judge: Callable[[], list[CommitRow | ErrorCode]]) -> list[CommitRow | ErrorCode]:
+        """That a topic is not there is said only after a look at the end of the log (L6)."""
+        judged = judge()
+        unknown = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if any(isinstance(row, ErrorCode) and row in unknown for row in judged):
+            await self._replica.catch_up()
+            judged = judge()
+        return judged
+
+    # -- fetch --------------------------------------------------------------------------------------------------------
+
+    async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        if context.version >= 8:
+            groups = [await self._fetch(one.group_id, one.topics, context.version) for one in request.groups]
+            return OffsetFetchResponse(groups=groups)
+        answer = await self._fetch(request.group_id, request.topics, context.version)
+        return OffsetFetchResponse(topics=answer.topics, error_code=answer.error_code)
+
+    async def _fetch(
+        self, group: str, topics: list[OffsetFetchRequestTopic] | None, version: int
+    ) -> OffsetFetchResponseGroup:
+        try:
+            commits = await self._offsets.fetch(group)
+        except LakestreamError as error:
+            code = refusal(error, NOT_KNOWN_NOW).code
+            # Before version 2 an answer has no place for a code but its partitions.
+            failed = [self._answer(topic, lambda _: code) for topic in topics or []] if version < 2 else []
+            return OffsetFetchResponseGroup(group_id=group, error_code=code, topics=failed)
+        if topics is None:
+            return OffsetFetchResponseGroup(group_id=group, topics=self._everything(commits))
+        return OffsetFetchResponseGroup(
+            group_id=group, topics=[self._some(topic, commits, version >= BY_ID) for topic in topics]
+        )
+
+    def _everything(self, commits: dict[int, Commit]) -> list[OffsetFetchResponseTopic]:
+        streams = self._replica.state.streams.by_id
+        topics: dict[bytes, OffsetFetchResponseTopic] = {}
+        for stream_id, commit in commits.items():
+            stream = streams[stream_id]
+            topic = topics.setdefault(
+                stream.topic.id, OffsetFetchResponseTopic(name=stream.topic.name, topic_id=stream.topic.id)
+            )
+            topic.partitions.append(offset_answer(stream.partition, commit))
+        return list(topics.values())
+
+    def _some(
+        self, asked: OffsetFetchRequestTopic, commits: dict[int, Commit], by_id: bool
+    ) -> OffsetFetchResponseTopic:
+        topic = self._topic(asked.topic_id if by_id else asked.name)
+        streams = topic.streams if topic is not None else []
+
+        def found(partition: int) -> Commit | ErrorCode:
+            if topic is None and by_id:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            known = 0 <= partition < len(streams)
+            return commits.get(streams[partition], NOTHING) if known else NOTHING
+
+        return self._answer(asked, found)
+
+    def _answer(
+        self, asked: OffsetFetchRequestTopic, found: Callable[[int], Commit | ErrorCode]
+    ) -> OffsetFetchResponseTopic:
+        return OffsetFetchResponseTopic(
+            name=asked.name,
+            topic_id=asked.topic_id,
+            partitions=[offset_answer(partition, found(partition)) for partition in asked.partition_indexes],
+        )
+
+    # -- delete -------------------------------------------------------------------------------------------------------
+
+    async def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        if not request.group_id:
+            return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
+        try:
+            if any(self._stream(*one) is None for one in asked):
+                await self._replica.catch_up()
+            streams = [self._stream(*one) for one in asked]
+            known = [stream for stream in streams if stream is not None]
+            deleted = dict(
+                zip(known, await self._offsets.delete_offsets(DeleteOffsets(request.group_id, known)), strict=True)
+            )
+        except LakestreamError as error:
+            return OffsetDeleteResponse(error_code=refusal(error, NOT_COMMITTED).code)
+        codes = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if stream is None else code_of(deleted[stream]) for stream in streams
+        )
+        return OffsetDeleteResponse(topics=delete_answers(request, codes))
+
+    def _stream(self, name: str, partition: int) -> int | None:
+        topic = self._topic(name)
+        return topic.streams[partition] if topic is not None and 0 <= partition < len(topic.streams) else None
+
+
+def offset_answer(partition: int, found: Commit | ErrorCode) -> OffsetFetchResponsePartition:
+    commit, code = (NOTHING, found) if isinstance(found, ErrorCode) else (found, ErrorCode.NONE)
+    return OffsetFetchResponsePartition(
+        partition_index=partition,
+        committed_offset=commit.offset,
+        committed_leader_epoch=commit.leader_epoch,
+        metadata=commit.note,
+        error_code=code,
+    )
+
+
+def delete_answers(request: OffsetDeleteRequest, codes: Iterable[ErrorCode]) -> list[OffsetDeleteResponseTopic]:
+    each = iter(codes)
+    return [
+        OffsetDeleteResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=next(each))
+                for one in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]

@@ -1,0 +1,262 @@
+"""What a client asks first: ApiVersions (versions 0 to 4), Metadata (0 to 13), DescribeCluster (0 to 2).
+
+Departures from Kafka: every broker can be asked for everything, so the leader of a partition only spreads the load, and
+the controller is the live broker with the lowest id. The replication factor is shown as it was asked for: where fewer
+brokers live, ids of brokers that do not exist fill the list. A topic that is made by asking for it is there at once,
+in the same answer. No features are advertised.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from lakestream.metadata.replica import Replica
+from lakestream.model.batch import LEADER_EPOCH
+from lakestream.model.members import Member
+from lakestream.model.placement import ranked
+from lakestream.model.topics import Topic, name_problem
+from lakestream.protocol.kafka.apis import APIS
+from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.creation import TopicMaker
+from lakestream.protocol.kafka.errors import ErrorCode
+from lakestream.protocol.kafka.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from lakestream.protocol.kafka.messages.types import NOT_ASKED, ZERO_UUID
+from lakestream.protocol.kafka.refusals import Refusal, stale
+
+SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+IDS_SINCE: Final = 12
+"""The first version of Metadata that asks by topic id."""
+BROKERS, CONTROLLERS = 1, 2
+"""Types of endpoints (DescribeCluster)."""
+SHOWN_REPLICAS_MAX: Final = 1_000_000
+"""Of one topic: more would make an answer of many megabytes from a request of a few bytes."""
+TRY_AGAIN: Final = ErrorCode.LEADER_NOT_AVAILABLE
+LASTING: Final = (
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.INVALID_PARTITIONS,
+    ErrorCode.INVALID_REPLICATION_FACTOR,
+    ErrorCode.POLICY_VIOLATION,
+)
+INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
+"""Kafka's own topics, which have no part here: asking for one does not make it."""
+
+Describe = Callable[[Topic], MetadataResponseTopic]
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+# Kafka's numbers: read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe configs 10,
+# alter configs 11, idempotent write 12. Without ACLs everybody may do everything that there is for a resource.
+TOPIC_OPERATIONS: Final = _bits(3, 4, 5, 6, 7, 8, 10, 11)
+CLUSTER_OPERATIONS: Final = _bits(5, 7, 8, 9, 10, 11, 12)
+
+
+class MetadataApis:
+    """Tells clients what there is. `served` gives the API keys that have handlers, once all of them are known."""
+
+    def __init__(self, replica: Replica, maker: TopicMaker, served: Callable[[], Iterable[int]]) -> None:
+        self._replica = replica
+        self._maker = maker
+        self._served = served
+        self._partitions = PartitionCache()
+
+    def handlers(self) -> dict[int, Handler]:
+        return {3: self.metadata, 18: self.api_versions, 60: self.describe_cluster}
+
+    # -- ApiVersions ------------------------------------------------------------------------------------------------
+
+    async def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        names = (request.client_software_name, request.client_software_version)
+        if context.version >= 3 and not all(map(SOFTWARE.fullmatch, names)):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return ApiVersionsResponse(api_keys=[_range(key) for key in sorted(self._served())])
+
+    async def unsupported_version(self, context: RequestContext, request: None) -> ApiVersionsResponse:
+        """To a version of ApiVersions that we do not know: what we do know of it, in version 0, as Kafka does."""
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_range(18)])
+
+    # -- Metadata ---------------------------------------------------------------------------------------------------
+
+    async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+        asked = request.topics
+        everything = asked is None or (not asked and context.version == 0)
+        refused: dict[str, Refusal] = {}
+        if everything:
+            await self._replica.catch_up()
+        elif asked:
+            refused = await self._settle(asked, request.allow_auto_topic_creation)
+        state = self._replica.state
+        brokers = state.members.brokers()
+        describe = self._describer(tuple(broker.id for broker in brokers), request.include_topic_authorized_operations)
+        if everything:
+            topics = [describe(topic) for topic in state.topics.by_name.values()]
+        else:
+            once = {(one.topic_id, None if one.topic_id != ZERO_UUID else one.name): one for one in asked or ()}
+            topics = [self._answer(context.version, one, refused, describe) for one in once.values()]
+        return MetadataResponse(
+            brokers=[MetadataResponseBroker(node_id=b.id, host=b.host, port=b.port, rack=_rack(b)) for b in brokers],
+            cluster_id=state.cluster,
+            controller_id=brokers[0].id if brokers else -1,
+            topics=topics,
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        )
+
+    async def _settle(self, asked: list[MetadataRequestTopic], may_create: bool) -> dict[str, Refusal]:
+        """Before saying no be current (L6), and make what may be made; why that failed, by name ("" for all)."""
+        if all(map(self._find, asked)):
+            return {}
+        failed = await stale(self._replica, TRY_AGAIN)
+        if failed is not None:
+            return {"": failed}
+        if not (may_create and self._maker.auto_create):
+            return {}
+        missing = {one.name or "": None for one in asked if one.topic_id == ZERO_UUID and self._find(one) is None}
+        names = [name for name in missing if name not in INTERNAL_TOPICS and not name_problem(name)]
+        outcomes = await asyncio.gather(*map(self._maker.make, names))
+        return {name: outcome for name, outcome in zip(names, outcomes, strict=True) if outcome is not None}
+
+    def _answer(
+        self, version: int, asked: MetadataRequestTopic, refused: Mapping[str, Refusal], describe: Describe
+    ) -> MetadataResponseTopic:
+        by_id = asked.topic_id != ZERO_UUID
+        name = asked.name or ""
+        if version < IDS_SINCE and (by_id or asked.name is None):
+            return MetadataResponseTopic(name=name, topic_id=asked.topic_id, error_code=ErrorCode.INVALID_REQUEST)
+        topic = self._find(asked)
+        if topic is not None:
+            return describe(topic)
+        failed = refused.get("") or refused.get(name)
+        if by_id:
+            code = failed.code if failed else ErrorCode.UNKNOWN_TOPIC_ID
+            return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=code)
+        if name_problem(name):
+            return MetadataResponseTopic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
+        code = _passing(failed) if failed else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return MetadataResponseTopic(name=name, error_code=code)
+
+    def _find(self, asked: MetadataRequestTopic) -> Topic | None:
+        topics = self._replica.state.topics
+        if asked.topic_id != ZERO_UUID:
+            return topics.by_id.get(asked.topic_id)
+        return topics.by_name.get(asked.name or "")
+
+    def _describer(self, brokers: tuple[int, ...], with_operations: bool) -> Describe:
+        operations = TOPIC_OPERATIONS if with_operations else NOT_ASKED
+
+        def describe(topic: Topic) -> MetadataResponseTopic:
+            return MetadataResponseTopic(
+                name=topic.name,
+                topic_id=topic.id,
+                partitions=self._partitions.of(topic, brokers),
+                topic_authorized_operations=operations,
+            )
+
+        return describe
+
+    # -- DescribeCluster --------------------------------------------------------------------------------------------
+
+    async def describe_cluster(
+        self, context: RequestContext, request: DescribeClusterRequest
+    ) -> DescribeClusterResponse:
+        if request.endpoint_type == CONTROLLERS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, error_message="this is a broker, not a controller"
+            )
+        if request.endpoint_type != BROKERS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message=f"there is no endpoint type {request.endpoint_type}",
+            )
+        state = self._replica.state
+        known = sorted(state.members.by_id.values(), key=lambda member: member.id)
+        shown = [one for one in known if one.role == "broker" and (one.alive or request.include_fenced_brokers)]
+        live = [broker.id for broker in shown if broker.alive]
+        return DescribeClusterResponse(
+            cluster_id=state.cluster,
+            controller_id=live[0] if live else -1,
+            brokers=[
+                DescribeClusterBroker(broker_id=b.id, host=b.host, port=b.port, rack=_rack(b), is_fenced=not b.alive)
+                for b in shown
+            ],
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            ),
+        )
+
+
+class PartitionCache:
+    """The partitions of topics as they were last described; made anew when brokers, or partitions, come or go."""
+
+    def __init__(self) -> None:
+        self._brokers: tuple[int, ...] = ()
+        self._known: dict[bytes, list[MetadataResponsePartition]] = {}
+
+    def of(self, topic: Topic, brokers: tuple[int, ...]) -> list[MetadataResponsePartition]:
+        if brokers != self._brokers or len(self._known) >= CACHE_LIMIT:
+            self._brokers = brokers
+            self._known.clear()
+        known = self._known.get(topic.id)
+        if known is None or len(known) != len(topic.streams):
+            known = _partitions(topic, brokers)
+            if topic.replication <= CACHED_REPLICATION_MAX:
+                self._known[topic.id] = known
+        return known
+
+
+CACHE_LIMIT: Final = 20_000
+CACHED_REPLICATION_MAX: Final = 16
+
+
+def _partitions(topic: Topic, brokers: tuple[int, ...]) -> list[MetadataResponsePartition]:
+    count = len(topic.streams)
+    shown = min(topic.replication, max(SHOWN_REPLICAS_MAX // count, len(brokers), 1))
+    missing = max(shown - len(brokers), 0)
+    live = set(brokers)
+    absent = [one for one in range(len(brokers) + missing) if one not in live][:missing]
+    partitions = []
+    for index in range(count):
+        order = ranked(brokers, topic.id, index)
+        replicas = (order + absent)[:shown]
+        partitions.append(
+            MetadataResponsePartition(
+                partition_index=index,
+                error_code=ErrorCode.NONE if order else TRY_AGAIN,
+                leader_id=order[0] if order else -1,
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=replicas,
+                isr_nodes=replicas,
+            )
+        )
+    return partitions
+
+
+def _range(key: int) -> ApiVersion:
+    api = APIS[key]
+    return ApiVersion(api_key=key, min_version=api.min_version, max_version=api.max_version)
+
+
+def _rack(member: Member) -> str | None:
+    return member.rack or None
+
+
+def _passing(failed: Refusal) -> ErrorCode:
+    """Clients ask for metadata again and again: whatever may be cured by that is one code, which they all know."""
+    return failed.code if failed.code in LASTING else TRY_AGAIN

@@ -1,0 +1,152 @@
+"""Where a log begins and ends: ListOffsets (versions 1 to 11), OffsetForLeaderEpoch (2 to 4).
+
+Departures from Kafka: the leader epoch is 0 for ever (L7), so a client that knows a higher one is wrong. There is no
+tiered log: the earliest local offset is the log start, and nothing is tiered or waits for it.
+"""
+
+import asyncio
+from collections import Counter
+from typing import NamedTuple
+
+from lakestream.errors import LakestreamError, Rejected, Retry
+from lakestream.metadata.replica import Replica
+from lakestream.model.batch import LEADER_EPOCH
+from lakestream.model.streams import Stream
+from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.errors import ErrorCode
+from lakestream.protocol.kafka.messages.fetch import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochEnd,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from lakestream.protocol.kafka.refusals import Refusal, refusal, stale
+from lakestream.stream.reader import Found, Reader
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+SINCE_VERSION = {
+    LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11,
+}  # fmt: skip
+TRY_AGAIN = ErrorCode.LEADER_NOT_AVAILABLE
+LOOKUPS = 3
+"""How often a time is looked up while retention moves the log start under the reader's feet."""
+
+
+class Place(NamedTuple):
+    """What ListOffsets answers: an offset and its record's time, -1 where there is none."""
+
+    offset: int = -1
+    timestamp: int = -1
+    epoch: int = -1
+
+
+class OffsetApis:
+    """Answers where logs begin and end, and which offset a time has."""
+
+    def __init__(self, replica: Replica, reader: Reader) -> None:
+        self._replica = replica
+        self._reader = reader
+
+    def handlers(self) -> dict[int, Handler]:
+        return {2: self.list_offsets, 23: self.offset_for_leader_epoch}
+
+    async def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Ends and noes are current: one look at the log's end serves the whole request (L6)."""
+        failed = await stale(self._replica, TRY_AGAIN)
+        asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
+        times = Counter((name, partition.partition_index) for name, partition in asked)
+
+        async def answer(name: str, partition: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+            index = partition.partition_index
+            repeated = times[name, index] > 1
+            found = failed or await self._place(name, partition, context.version, repeated)
+            if isinstance(found, Refusal):
+                return ListOffsetsPartitionResponse(partition_index=index, error_code=found.code)
+            return ListOffsetsPartitionResponse(
+                partition_index=index, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.epoch
+            )
+
+        answers = iter(await asyncio.gather(*(answer(*one) for one in asked)))
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(name=topic.name, partitions=[next(answers) for _ in topic.partitions])
+                for topic in request.topics
+            ]
+        )
+
+    async def _place(
+        self, name: str, partition: ListOffsetsPartition, version: int, repeated: bool
+    ) -> Place | Refusal:
+        when = partition.timestamp
+        if repeated:
+            return Refusal(ErrorCode.INVALID_REQUEST, "a partition is asked for once")
+        if when < 0 and version < SINCE_VERSION.get(when, version + 1):
+            return Refusal(ErrorCode.UNSUPPORTED_VERSION, f"version {version} has no offset {when}")
+        stream = self._stream(name, partition.partition_index, partition.current_leader_epoch)
+        if isinstance(stream, ErrorCode):
+            return Refusal(stream, "")
+        if when == LATEST:
+            return Place(stream.next, epoch=LEADER_EPOCH)
+        if when in (EARLIEST, EARLIEST_LOCAL):
+            return Place(stream.start, epoch=LEADER_EPOCH)
+        if when in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return Place()
+        try:
+            found = await self._find(stream, when)
+        except LakestreamError as error:
+            return refusal(error, TRY_AGAIN)
+        return Place() if found is None else Place(found.offset, found.timestamp, LEADER_EPOCH)
+
+    async def _find(self, stream: Stream, when: int) -> Found | None:
+        for _ in range(LOOKUPS):
+            try:
+                if when == MAX_TIMESTAMP:
+                    return await self._reader.find_max_timestamp(stream)
+                return await self._reader.find_timestamp(stream, when)
+            except Rejected:
+                continue
+        raise Retry(f"{stream!r}: its log start moves faster than it can be read")
+
+    async def offset_for_leader_epoch(
+        self, context: RequestContext, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        failed = await stale(self._replica, TRY_AGAIN)
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic, partitions=[self._end(topic.topic, one, failed) for one in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _end(
+        self, name: str, partition: OffsetForLeaderPartition, failed: Refusal | None
+    ) -> OffsetForLeaderEpochEnd:
+        index = partition.partition
+        if failed is not None:
+            return OffsetForLeaderEpochEnd(partition=index, error_code=failed.code)
+        stream = self._stream(name, index, partition.current_leader_epoch)
+        if isinstance(stream, ErrorCode):
+            return OffsetForLeaderEpochEnd(partition=index, error_code=stream)
+        if partition.leader_epoch != LEADER_EPOCH:
+            return OffsetForLeaderEpochEnd(partition=index)
+        return OffsetForLeaderEpochEnd(partition=index, leader_epoch=LEADER_EPOCH, end_offset=stream.next)
+
+    def _stream(self, name: str, partition: int, known_epoch: int) -> Stream | ErrorCode:
+        """The stream of a partition, if there is one and the client's idea of its leader epoch can be right."""
+        state = self._replica.state
+        topic = state.topics.by_name.get(name)
+        if topic is None or not 0 <= partition < len(topic.streams):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if known_epoch > LEADER_EPOCH:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if known_epoch < -1:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return state.streams.by_id[topic.streams[partition]]

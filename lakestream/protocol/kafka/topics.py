@@ -1,0 +1,272 @@
+"""The care of topics: CreateTopics (versions 2 to 7), DeleteTopics (1 to 6), CreatePartitions (0 to 3),
+DeleteRecords (0 to 2).
+
+Departures from Kafka: any broker does these. A manual assignment of replicas is accepted for the number of partitions
+and replicas in it, and its brokers need not exist, since no broker has a disk to place anything on. Any replication
+factor is accepted. Timeouts are not needed: an answer comes when it is done. A topic may have 100,000 partitions.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from lakestream.metadata.replica import Replica
+from lakestream.model.commands import AdvanceLogStart, CreatePartitions, CreateTopic, DeleteTopic
+from lakestream.model.configs import TOPIC_CONFIGS, topic_layers
+from lakestream.model.streams import Stream
+from lakestream.model.topics import MAX_PARTITIONS, Topic
+from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.creation import DEFAULT, NewTopic, TopicMaker
+from lakestream.protocol.kafka.errors import ErrorCode, code_of
+from lakestream.protocol.kafka.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from lakestream.protocol.kafka.messages.types import ZERO_UUID
+from lakestream.protocol.kafka.refusals import Refusal, propose, stale
+
+HIGH_WATERMARK = -1
+TRY_AGAIN = ErrorCode.LEADER_NOT_AVAILABLE
+UNKNOWN_TOPIC = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "this server does not host this topic-partition")
+
+
+class TopicApis:
+    """Makes, grows and deletes topics, and deletes records. `broker` has the broker's settings by Kafka's names."""
+
+    def __init__(self, replica: Replica, maker: TopicMaker, broker: Mapping[str, str]) -> None:
+        self._replica = replica
+        self._maker = maker
+        self._broker = broker
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            19: self.create_topics,
+            20: self.delete_topics,
+            21: self.delete_records,
+            37: self.create_partitions,
+        }
+
+    # -- CreateTopics -----------------------------------------------------------------------------------------------
+
+    async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        failed = await stale(self._replica)
+        commands = [failed] * len(request.topics) if failed else self._judge_all(request.topics)
+
+        async def create(name: str, command: CreateTopic | Refusal | None) -> CreatableTopicResult:
+            outcome: object = command
+            if isinstance(command, CreateTopic) and not request.validate_only:
+                outcome = await propose(self._replica, command)
+            if isinstance(outcome, Refusal):
+                return CreatableTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
+            assert isinstance(command, CreateTopic)
+            return self._created(command)
+
+        named = {topic.name: command for topic, command in zip(request.topics, commands, strict=True)}
+        return CreateTopicsResponse(topics=await asyncio.gather(*(create(*one) for one in named.items())))
+
+    def _judge_all(self, asked: Sequence[CreatableTopic]) -> list[CreateTopic | Refusal]:
+        """Decide on all topics of a request; its new names must not collide with each other either."""
+        times = Counter(topic.name for topic in asked)
+        taken = self._maker.taken(times)
+        left = MAX_PARTITIONS
+        judged: list[CreateTopic | Refusal] = []
+        for topic in asked:
+            command = _understood(topic)
+            if times[topic.name] > 1:
+                command = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            made = command if isinstance(command, Refusal) else self._maker.judge(command, taken)
+            if isinstance(made, CreateTopic):
+                left -= made.partitions
+                if left < 0:
+                    made = Refusal(ErrorCode.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
+            judged.append(made)
+        return judged
+
+    def _created(self, made: CreateTopic) -> CreatableTopicResult:
+        cluster = self._replica.state.topics.configs
+        configs = []
+        for key in sorted(TOPIC_CONFIGS.keys.values(), key=lambda one: one.name):
+            layers = topic_layers(key, made.configs, cluster, self._broker)
+            configs.append(CreatableTopicConfigs(name=key.name, value=layers[0].value, config_source=layers[0].source))
+        return CreatableTopicResult(
+            name=made.name,
+            topic_id=made.topic_id,
+            num_partitions=made.partitions,
+            replication_factor=made.replication,
+            configs=configs,
+        )
+
+    # -- DeleteTopics -----------------------------------------------------------------------------------------------
+
+    async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        asked = request.topics
+        if context.version < 6:
+            asked = [DeleteTopicState(name=name) for name in request.topic_names]
+        times = Counter((one.name, one.topic_id) for one in asked)
+        failed = await stale(self._replica)
+
+        async def delete(one: DeleteTopicState) -> DeletableTopicResult:
+            found = failed or self._doomed(one, times[one.name, one.topic_id])
+            outcome = found if isinstance(found, Refusal) else await propose(self._replica, DeleteTopic(found.id))
+            if not isinstance(found, Refusal):
+                one = DeleteTopicState(name=found.name, topic_id=found.id)
+            result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
+            if isinstance(outcome, Refusal):
+                result.error_code, result.error_message = outcome.code, outcome.message
+            return result
+
+        once = {(one.name, one.topic_id): one for one in asked}
+        return DeleteTopicsResponse(responses=await asyncio.gather(*map(delete, once.values())))
+
+    def _doomed(self, asked: DeleteTopicState, times: int) -> Topic | Refusal:
+        topics = self._replica.state.topics
+        by_id = asked.topic_id != ZERO_UUID
+        if by_id and asked.name is not None:
+            return Refusal(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        if not by_id and asked.name is None:
+            return Refusal(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+        if times > 1:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if by_id else 'name'}.")
+        if by_id:
+            unknown = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "this server does not host this topic id")
+            return topics.by_id.get(asked.topic_id) or unknown
+        return topics.by_name.get(asked.name or "") or UNKNOWN_TOPIC
+
+    # -- CreatePartitions -------------------------------------------------------------------------------------------
+
+    async def create_partitions(
+        self, context: RequestContext, request: CreatePartitionsRequest
+    ) -> CreatePartitionsResponse:
+        times = Counter(topic.name for topic in request.topics)
+        failed = await stale(self._replica)
+
+        async def grow(asked: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
+            outcome: object = failed or self._growth(asked, times[asked.name])
+            if isinstance(outcome, CreatePartitions) and not request.validate_only:
+                outcome = await propose(self._replica, outcome)
+            if isinstance(outcome, Refusal):
+                return CreatePartitionsTopicResult(
+                    name=asked.name, error_code=outcome.code, error_message=outcome.message
+                )
+            return CreatePartitionsTopicResult(name=asked.name)
+
+        once = {topic.name: topic for topic in request.topics}
+        return CreatePartitionsResponse(results=await asyncio.gather(*map(grow, once.values())))
+
+    def _growth(self, asked: CreatePartitionsTopic, times: int) -> CreatePartitions | Refusal:
+        if times > 1:
+            return Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        topic = self._replica.state.topics.by_name.get(asked.name)
+        if topic is None:
+            return UNKNOWN_TOPIC
+        have = len(topic.streams)
+        if asked.count == have:
+            return Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
+        if asked.count < have:
+            text = f"The topic {asked.name} currently has {have} partition(s); {asked.count} would not be an increase."
+            return Refusal(ErrorCode.INVALID_PARTITIONS, text)
+        if asked.count > MAX_PARTITIONS:
+            return Refusal(ErrorCode.INVALID_PARTITIONS, f"a topic has at most {MAX_PARTITIONS} partitions")
+        if asked.assignments is not None and len(asked.assignments) != asked.count - have:
+            text = f"{asked.count - have} partition(s) are added, but {len(asked.assignments)} assignment(s) were given"
+            return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+        if problem := _assignment_problem(asked.assignments or []):
+            return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+        return CreatePartitions(topic.id, asked.count)
+
+    # -- DeleteRecords ----------------------------------------------------------------------------------------------
+
+    async def delete_records(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        """All partitions in one command."""
+        failed = await stale(self._replica, TRY_AGAIN)
+        asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
+        judged = [failed or self._start(*one) for one in asked]
+        starts = [one for one in judged if not isinstance(one, Refusal)]
+        outcome = await propose(self._replica, AdvanceLogStart(starts), TRY_AGAIN) if starts else []
+        moved = iter([outcome] * len(starts) if isinstance(outcome, Refusal) else outcome)
+        results = iter(
+            [
+                _deleted(partition.partition_index, one if isinstance(one, Refusal) else next(moved))
+                for (_, partition), one in zip(asked, judged, strict=True)
+            ]
+        )
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(name=topic.name, partitions=[next(results) for _ in topic.partitions])
+                for topic in request.topics
+            ]
+        )
+
+    def _start(self, name: str, asked: DeleteRecordsPartition) -> tuple[int, int] | Refusal:
+        state = self._replica.state
+        topic = state.topics.by_name.get(name)
+        if topic is None or not 0 <= asked.partition_index < len(topic.streams):
+            return UNKNOWN_TOPIC
+        if topic.configs.get("cleanup.policy") == "compact":
+            return Refusal(ErrorCode.POLICY_VIOLATION, "the cleanup.policy of the topic does not allow it")
+        stream: Stream = state.streams.by_id[topic.streams[asked.partition_index]]
+        offset = stream.next if asked.offset == HIGH_WATERMARK else asked.offset
+        if not 0 <= offset <= stream.next:
+            return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is outside [0, {stream.next}]")
+        return stream.id, offset
+
+
+def _understood(asked: CreatableTopic) -> NewTopic | Refusal:
+    """What a client wants made; a manual assignment says it by its numbers of partitions and replicas."""
+    partitions, replication = asked.num_partitions, asked.replication_factor
+    if asked.assignments:
+        if replication != DEFAULT:
+            text = "A manual partition assignment was specified, but replication factor was not set to -1."
+            return Refusal(ErrorCode.INVALID_REQUEST, text)
+        if partitions != DEFAULT:
+            text = "A manual partition assignment was specified, but numPartitions was not set to -1."
+            return Refusal(ErrorCode.INVALID_REQUEST, text)
+        if sorted(one.partition_index for one in asked.assignments) != list(range(len(asked.assignments))):
+            text = "partitions should be a consecutive 0-based integer sequence"
+            return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+        if problem := _assignment_problem(asked.assignments):
+            return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+        partitions, replication = len(asked.assignments), len(asked.assignments[0].broker_ids)
+    configs = {config.name: config.value for config in asked.configs}
+    return NewTopic(name=asked.name, partitions=partitions, replication=replication, configs=configs)
+
+
+def _assignment_problem(assignments: Sequence[CreatableReplicaAssignment | CreatePartitionsAssignment]) -> str:
+    """Why these lists of brokers cannot be replicas, or nothing. Whether the brokers exist does not matter."""
+    if len({len(one.broker_ids) for one in assignments}) > 1:
+        return "all partitions have to have the same number of replicas"
+    for one in assignments:
+        if not one.broker_ids:
+            return "the manual partition assignment includes an empty replica list"
+        if len(set(one.broker_ids)) != len(one.broker_ids):
+            return "the manual partition assignment includes a broker more than once"
+        if min(one.broker_ids) < 0:
+            return "the manual partition assignment includes a negative broker id"
+    return ""
+
+
+def _deleted(partition: int, outcome: int | Refusal) -> DeleteRecordsPartitionResult:
+    """From a new log start, a negative reason, or the refusal of the whole."""
+    if isinstance(outcome, Refusal):
+        return DeleteRecordsPartitionResult(partition_index=partition, low_watermark=-1, error_code=outcome.code)
+    if outcome < 0:
+        return DeleteRecordsPartitionResult(partition_index=partition, low_watermark=-1, error_code=code_of(-outcome))
+    return DeleteRecordsPartitionResult(partition_index=partition, low_watermark=outcome)

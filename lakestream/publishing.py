@@ -1,0 +1,52 @@
+"""Which part each published figure is read from."""
+
+from collections.abc import Callable
+
+from lakestream import metrics as m
+from lakestream.metadata.replica import Replica
+from lakestream.metrics import Metrics
+from lakestream.protocol.kafka.apis import APIS
+from lakestream.protocol.kafka.fetch import FetchApi
+from lakestream.protocol.kafka.server import KafkaServer
+from lakestream.stream.appender import Appender
+from lakestream.stream.cache import Cache
+
+
+def publish_server(metrics: Metrics, server: KafkaServer) -> None:
+    stats = server.stats
+    metrics.sample(m.CONNECTIONS, lambda: stats.connections)
+    metrics.sample(m.CONNECTIONS_OPENED, lambda: stats.accepted)
+    metrics.sample(m.RECEIVED_BYTES, lambda: stats.bytes_in)
+    metrics.sample(m.SENT_BYTES, lambda: stats.bytes_out)
+    metrics.sample(m.REQUEST_MEMORY_BYTES, lambda: server.held_bytes + server.in_flight_bytes)
+    for key, api in APIS.items():
+        metrics.sample(m.REQUESTS, lambda key=key: stats.requests.get(key, 0), api.name)  # type: ignore[misc]
+        metrics.sample(m.REQUEST_ERRORS, lambda key=key: stats.errors.get(key, 0), api.name)  # type: ignore[misc]
+
+
+def publish_streams(metrics: Metrics, appender: Appender, fetch: FetchApi, cache: Cache) -> None:
+    stats = appender.stats
+    stats.ack_seconds = metrics.histogram(m.ACK_SECONDS)
+    metrics.sample(m.TICKS, lambda: stats.ticks)
+    metrics.sample(m.PRODUCED_RECORDS, lambda: stats.acked_records)
+    metrics.sample(m.PRODUCED_BATCHES, lambda: stats.acked_batches)
+    metrics.sample(m.PRODUCED_BYTES, lambda: stats.acked_bytes)
+    metrics.sample(m.TICKS_FAILED, lambda: stats.failed_ticks)
+    metrics.sample(m.FETCHED_BYTES, lambda: fetch.stats.bytes)
+    metrics.sample(m.FETCHES_WAITING, lambda: fetch.stats.waiting)
+    metrics.sample(m.CACHE_BYTES, lambda: cache.size_bytes)
+    metrics.sample(m.CACHE_HITS, lambda: cache.hits)
+    metrics.sample(m.CACHE_MISSES, lambda: cache.misses)
+
+
+def publish_state(metrics: Metrics, replica: Replica, ready: Callable[[], str | None]) -> None:
+    metrics.sample(m.STATE_SEQUENCE, lambda: replica.state.sequence)
+    metrics.sample(m.STATE_TOPICS, lambda: len(replica.state.topics.by_id))
+    metrics.sample(m.STATE_PARTITIONS, lambda: len(replica.state.streams.by_id))
+    metrics.sample(m.STATE_ENTRIES, lambda: replica.state.streams.entries)
+    metrics.sample(m.STATE_OBJECTS, lambda: len(replica.state.streams.objects))
+    metrics.sample(m.STATE_GROUPS, lambda: len(replica.state.groups.by_name))
+    metrics.sample(m.STATE_PRODUCERS, lambda: len(replica.state.producers.by_id))
+    metrics.sample(m.STATE_MEMBERS, lambda: len(replica.state.members.brokers()))
+    metrics.sample(m.BROKER_EPOCH, lambda: replica.epoch)
+    metrics.sample(m.BROKER_READY, lambda: float(ready() is None))

@@ -1,0 +1,106 @@
+"""A group's committed offsets, and groups seen from outside: commit, fetch, delete, describe, list, expire."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from lakestream.errors import Fenced, Rejected, Retry, Unknown
+from lakestream.metadata.replica import Replica
+from lakestream.model.group_members import Commit, Group, GroupState
+from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets, ExpireOffsets, overdue
+from lakestream.model.groups import DeleteGroup
+from lakestream.model.reasons import Reason
+from lakestream.settings import Settings
+from lakestream.stream.groups import GroupCoordinator, agreed
+
+log = logging.getLogger(__name__)
+
+EXPIRY_CHECK_S = 600.0
+MAX_COMMIT_BYTES = 1 << 20
+ROW_BYTES = 32
+"""About what an offset takes in a command, its note aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGroup:
+    """A group as others see it; `state` includes a rebalance that only its coordinator knows of."""
+
+    group: Group
+    state: GroupState
+
+
+class GroupOffsets:
+    """Only a group's coordinator answers: then a member that commits is heard, and all see the same rebalance.
+
+    Every call raises Rejected for a definite no, Retry or Fenced if nothing happened, Unknown if nobody can tell.
+    """
+
+    def __init__(self, replica: Replica, coordinator: GroupCoordinator, settings: Settings) -> None:
+        self._replica = replica
+        self._coordinator = coordinator
+        self._settings = settings
+
+    async def commit(self, body: CommitOffsets) -> list[int]:
+        """For each offset 0 or the reason why it is not kept."""
+        if sum(ROW_BYTES + len(note) for _, _, _, note in body.offsets) > MAX_COMMIT_BYTES:
+            raise Rejected(Reason.COMMIT_TOO_LARGE)
+        await self._coordinator.firmly(lambda: self._coordinator.check_coordinates(body.group))
+        results: list[int] = agreed(await self._replica.propose(body))
+        self._coordinator.rooms.renew(body.group, body.member)
+        return results
+
+    async def fetch(self, name: str) -> dict[int, Commit]:
+        """What the group committed, by stream; nothing for a group that nobody knows. Always current (L6)."""
+        await self._replica.catch_up()
+        self._coordinator.check_coordinates(name)
+        group = self._replica.state.groups.by_name.get(name)
+        return group.offsets if group is not None else {}
+
+    async def delete_offsets(self, body: DeleteOffsets) -> list[int]:
+        await self._coordinator.firmly(lambda: self._coordinator.check_coordinates(body.group))
+        results: list[int] = agreed(await self._replica.propose(body))
+        return results
+
+    async def delete_group(self, name: str) -> None:
+        await self._coordinator.firmly(lambda: self._coordinator.check_coordinates(name))
+        room = self._coordinator.rooms.get(name)
+        if room is not None and room.joins:
+            raise Rejected(Reason.GROUP_NOT_EMPTY)
+        agreed(await self._replica.propose(DeleteGroup(name)))
+
+    async def describe(self, name: str) -> SeenGroup:
+        return await self._coordinator.firmly(lambda: self._seen(name))
+
+    async def list(self) -> list[SeenGroup]:
+        """The groups that this broker coordinates; a client asks all brokers."""
+        await self._replica.catch_up()
+        coordinates = self._coordinator.rooms.coordinates
+        return [self._seen(name) for name in self._replica.state.groups.by_name if coordinates(name)]
+
+    def _seen(self, name: str) -> SeenGroup:
+        self._coordinator.check_coordinates(name)
+        group = self._replica.state.groups.by_name.get(name)
+        if group is None:
+            raise Rejected(Reason.UNKNOWN_GROUP, f"Group {name} not found.")
+        room = self._coordinator.rooms.get(name)
+        return SeenGroup(group, GroupState.PREPARING if room is not None and room.rebalancing(group) else group.state)
+
+    async def run(self) -> None:
+        """Let old offsets go, until cancelled."""
+        while True:
+            await asyncio.sleep(EXPIRY_CHECK_S)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """The live broker with the lowest id looks for all, by the cluster's time (L14)."""
+        members = self._replica.state.members
+        brokers = members.brokers()
+        before_ms = members.time_ms - self._settings.offsets_retention_ms
+        if not brokers or brokers[0].id != self._replica.member_id or before_ms <= 0:
+            return
+        if any(overdue(self._replica.state, before_ms)):
+            try:
+                outcome = await self._replica.propose(ExpireOffsets(before_ms))
+                log.info("offsets and groups that expired: %s", outcome)
+            except (Retry, Unknown, Fenced) as error:
+                log.warning("the expiry of offsets did not get through: %s", error)

@@ -1,0 +1,326 @@
+"""The mover: copies old slices together into merged objects, so that the state stays small and dead bytes can go.
+
+    choose windows (merging.py) -> read their bytes -> stamp true offsets, check, index -> Wal.put -> ReplaceEntries
+
+What an offset means never changes, only where its bytes lie: a command whose premise is gone (a topic deleted, a log
+start moved into the window) leaves that stream's entries as they are, and the collector takes what is not referred to.
+A topic is moved by one broker, the one that rendezvous hashing gives it; two at once would only waste work.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lakestream.errors import Corrupt, Exists, Fenced, Missing, Retry, Unknown
+from lakestream.interfaces import Wal
+from lakestream.metadata.replica import Replica
+from lakestream.model.batch import HEADER_SIZE, LEADER_EPOCH, MAGIC, checksum
+from lakestream.model.commands import MovedSlice, ReplaceEntries
+from lakestream.model.placement import leader_of
+from lakestream.model.reasons import No
+from lakestream.model.streams import MERGED, Entry, WalObject
+from lakestream.model.topics import Topic
+from lakestream.model.wal_object import (
+    HEADER,
+    HEADER_BYTES,
+    MARK_EVERY_BYTES,
+    Mark,
+    MergedSlice,
+    merged_key,
+    merged_tail,
+)
+from lakestream.stream.merging import (
+    Effort,
+    Merge,
+    MoveLimits,
+    Window,
+    bounds_for,
+    dead_window,
+    effort_for,
+    full_entries,
+    is_mostly_dead,
+    many_window,
+)
+from lakestream.stream.reader import key_of
+from lakestream.stream.rules import TopicRules
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 4 * 1024 * 1024
+"""How much one read fetches at most; so many bytes are held twice for each read at once."""
+BATCHES_AT_ONCE = 500
+STREAMS_AT_ONCE = 16
+OBJECTS_AT_ONCE = 10_000
+REMEMBERED_MAX = 100_000
+
+_FRAME = struct.Struct(">qiibI2xiqq").unpack_from
+"""Base offset, length, leader epoch, magic, CRC, last offset delta, base timestamp, max timestamp."""
+_STAMP = struct.Struct(">q").pack_into
+_EPOCH = struct.Struct(">i").pack_into
+
+
+class Copy(NamedTuple):
+    """Bytes of a source object, and where they go."""
+
+    position: int
+    length: int
+    target: int
+
+
+class Mover:
+    """Merges one object at a time."""
+
+    def __init__(
+        self, replica: Replica, wal: Wal, rules_of: Callable[[Topic], TopicRules], limits: MoveLimits
+    ) -> None:
+        self._replica = replica
+        self._wal = wal
+        self._rules_of = rules_of
+        self._limits = limits
+        self._last = 0
+        self._settled = 0
+        self._dead_first = False
+        self._bad: set[int] = set()
+        self._full: dict[tuple[int, int], int] = {}
+        self.merges = 0
+        self.merged_entries = 0
+        self.merged_bytes = 0
+        self.moved_objects = 0
+
+    def settled(self) -> int:
+        """The last move that is committed or given up (L22)."""
+        return self._settled
+
+    @property
+    def pressed(self) -> bool:
+        """Whether the state is so full that the mover should not pause."""
+        streams = self._replica.state.streams
+        topics = self._replica.state.topics.by_id
+        share = streams.share(len(topics))
+        return streams.entries * 2 > streams.limit or any(one.entries * 2 > share for one in self._own_topics())
+
+    async def step(self) -> int:
+        """Do the most useful merge; how many bytes it wrote, 0 if there is nothing to do or it failed."""
+        if not self._replica.epoch or not self._replica.state.members.time_ms:
+            return 0
+        self._dead_first = not self._dead_first
+        plans = (self._plan_dead, self._plan_many) if self._dead_first else (self._plan_many, self._plan_dead)
+        for plan in plans:
+            merge = Merge(self._limits)
+            await plan(merge)
+            if merge.windows:
+                return await self._carry_out(merge)
+        return 0
+
+    def _own_topics(self) -> list[Topic]:
+        """The topics that this broker moves, those with the most entries first."""
+        state = self._replica.state
+        brokers = [member.id for member in state.members.brokers()]
+        mine = self._replica.member_id
+        own = [topic for topic in state.topics.by_id.values() if leader_of(brokers, topic.id, 0) == mine]
+        return sorted(own, key=lambda topic: topic.entries, reverse=True)
+
+    # -- choosing ---------------------------------------------------------------------------------------------------
+
+    async def _plan_many(self, merge: Merge) -> None:
+        """Windows of streams with many entries. Streams of one topic get even shares: their slices lie together."""
+        state = self._replica.state
+        for topic in self._own_topics():
+            effort = effort_for(topic, state.streams, len(state.topics.by_id), self._limits)
+            ready = [state.streams.by_id[one] for one in topic.streams if one in state.streams.by_id]
+            ready = [stream for stream in ready if len(stream.bases) >= effort.window_entries]
+            if all(len(stream.bases) <= effort.many_entries for stream in ready):
+                continue
+            most = max(self._limits.merge_entries // len(ready), self._limits.window_entries)
+            bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, most)
+            for index, stream in enumerate(ready):
+                first = stream.find(self._full.get((stream.id, effort.growth), 0))
+                first = full_entries(stream, bounds, effort.growth, first)
+                self._remember_full(stream.id, effort, stream.bases[first - 1] if first else 0)
+                window = many_window(stream, state.streams.objects, bounds, effort, first, self._bad)
+                if window and not merge.take(window, state.streams.objects, bounds.span_ms) and merge.full:
+                    return
+                if index % STREAMS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    def _remember_full(self, stream: int, effort: Effort, offset: int) -> None:
+        """The oldest entries of a long stream are as large as they get: do not look at them again each time."""
+        if offset:
+            if len(self._full) >= REMEMBERED_MAX:
+                self._full.clear()
+            self._full[stream, effort.growth] = offset
+
+    async def _plan_dead(self, merge: Merge) -> None:
+        """Windows of entries that lie in old objects most of whose bytes are dead."""
+        state = self._replica.state
+        objects = list(state.streams.objects.values())
+        victims: set[int] = set()
+        for start in range(0, len(objects), OBJECTS_AT_ONCE):
+            some = objects[start : start + OBJECTS_AT_ONCE]
+            now_ms = state.members.time_ms
+            victims.update(one.number for one in some if is_mostly_dead(one, self._limits, now_ms))
+            await asyncio.sleep(0)
+        victims -= self._bad
+        if not victims:
+            return
+        for topic in self._own_topics():
+            bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, self._limits.merge_entries)
+            for index, stream_id in enumerate(topic.streams):
+                stream = state.streams.by_id.get(stream_id)
+                window = stream and dead_window(stream, state.streams.objects, victims, bounds)
+                if window and not merge.take(window, state.streams.objects, bounds.span_ms) and merge.full:
+                    return
+                if index % STREAMS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    # -- merging ----------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, merge: Merge) -> int:
+        replica, epoch = self._replica, self._replica.epoch
+        merge.windows.sort(key=lambda window: window.stream)
+        body = bytearray(HEADER_BYTES + merge.length)
+        body[:HEADER_BYTES] = HEADER
+        try:
+            await self._read_sources(merge, body)
+            rows = await self._index(merge, body)
+        except (Missing, Corrupt) as error:
+            await self._look_again(merge, error)
+            return 0
+        tail = merged_tail(body, rows)
+        if not epoch or replica.epoch != epoch:
+            return 0
+        number = self._last = self._last + 1
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await self._wal.put(merged_key(replica.state.cluster, replica.member_id, epoch, number), [body, tail])
+            if replica.epoch != epoch:
+                return 0
+            await self._replace(merge, rows, number, len(body) + len(tail))
+        except (Retry, Unknown, Exists, Fenced, TimeoutError) as error:
+            log.warning("merge %d is given up: %s", number, error or "it took too long")
+            return 0
+        finally:
+            # Whatever became of it, its command is queued before any heartbeat that tells of this number.
+            self._settled = number
+        return len(body)
+
+    async def _replace(self, merge: Merge, rows: list[MergedSlice], number: int, size: int) -> None:
+        slices = [
+            MovedSlice(
+                window.stream, window.base, window.end - window.base, row.position, row.length,
+                max(entry.max_timestamp for entry in window.entries),
+            )
+            for window, row in zip(merge.windows, rows, strict=True)
+        ]  # fmt: skip
+        outcome = await self._replica.propose(ReplaceEntries(number, size, merge.newest_ms, slices))
+        if isinstance(outcome, No):
+            log.error("merge %d was refused: %s", number, outcome.message)
+            return
+        objects = self._replica.state.streams.objects
+        self.merges += 1
+        self.merged_bytes += merge.length
+        self.merged_entries += sum(
+            len(window.entries) for window, done in zip(merge.windows, outcome, strict=True) if done
+        )
+        self.moved_objects += sum(source not in objects for source in merge.sources)
+        log.debug("merge %d: %d entries of %d objects", number, merge.entries, len(merge.sources))
+
+    async def _read_sources(self, merge: Merge, body: bytearray) -> None:
+        reads = reads_of(merge)
+        for start in range(0, len(reads), self._limits.reads_at_once):
+            some = reads[start : start + self._limits.reads_at_once]
+            done = await asyncio.gather(*(self._read(*read, body) for read in some), return_exceptions=True)
+            for failed in done:
+                if failed is not None:
+                    raise failed
+
+    async def _read(self, source: WalObject, copies: list[Copy], body: bytearray) -> None:
+        key = key_of(self._replica.state.cluster, source)
+        pieces = await self._wal.read(key, [copy[:2] for copy in copies])
+        for copy, piece in zip(copies, pieces, strict=True):
+            if len(piece) != copy.length:
+                raise Corrupt(f"object {key} is cut short")
+            body[copy.target : copy.target + copy.length] = piece
+
+    async def _index(self, merge: Merge, body: bytearray) -> list[MergedSlice]:
+        """Stamp and check every batch, and note where offsets lie; piece by piece, so that others get their turn."""
+        rows = []
+        at = HEADER_BYTES
+        for window in merge.windows:
+            start, batches = at, 0
+            marks: list[Mark] = []
+            for entry in window.entries:
+                merged = merge.sources[entry.object].kind == MERGED
+                end, offset = at + entry.length, entry.base
+                while at < end:
+                    at, offset, count = finish_batches(body, at, end, entry, offset, merged, marks)
+                    batches += count
+                    if count == BATCHES_AT_ONCE:
+                        await asyncio.sleep(0)
+                if offset != entry.end:
+                    raise Corrupt(f"object {entry.object}: the slice at {entry.position} ends before {entry.end}")
+            rows.append(MergedSlice(window.stream, start, at - start, batches, window.base, marks))
+            await asyncio.sleep(0)
+        return rows
+
+    async def _look_again(self, merge: Merge, error: Missing | Corrupt) -> None:
+        """An object that went meanwhile is nothing; one that should be there is, and is never tried again."""
+        await self._replica.catch_up()
+        objects = self._replica.state.streams.objects
+        if isinstance(error, Missing) and not all(number in objects for number in merge.sources):
+            return
+        log.error("cannot merge %d objects, they are left as they are: %s", len(merge.sources), error)
+        self._bad.update(merge.sources)
+
+
+def reads_of(merge: Merge) -> list[tuple[WalObject, list[Copy]]]:
+    """What to read from which object, in reads of bounded size."""
+    copies: dict[int, list[Copy]] = {}
+    target = HEADER_BYTES
+    for window in merge.windows:
+        for entry in window.entries:
+            for skip in range(0, entry.length, READ_BYTES):
+                length = min(entry.length - skip, READ_BYTES)
+                copies.setdefault(entry.object, []).append(Copy(entry.position + skip, length, target + skip))
+            target += entry.length
+    reads: list[tuple[WalObject, list[Copy]]] = []
+    for number, wanted in sorted(copies.items()):
+        size = READ_BYTES
+        for copy in sorted(wanted):
+            size += copy.length
+            if size > READ_BYTES:
+                reads.append((merge.sources[number], []))
+                size = copy.length
+            reads[-1][1].append(copy)
+    return reads
+
+
+def finish_batches(
+    body: bytearray, at: int, end: int, entry: Entry, offset: int, merged: bool, marks: list[Mark]
+) -> tuple[int, int, int]:
+    """Stamp, check and mark some batches of an entry; where it stopped, the offset there, and how many they were."""
+    view = memoryview(body)
+    count = 0
+    while at < end and count < BATCHES_AT_ONCE:
+        if end - at < HEADER_SIZE:
+            raise Corrupt(f"object {entry.object}: a batch header is cut")
+        base, length, _, magic, crc, last_delta, _, timestamp = _FRAME(body, at)
+        following = at + 12 + length
+        if magic != MAGIC or last_delta < 0 or not at + HEADER_SIZE <= following <= end:
+            raise Corrupt(f"object {entry.object}: there is no batch in the slice at {entry.position}")
+        if merged and base != offset:
+            raise Corrupt(f"object {entry.object}: offset {base} where {offset} should be")
+        if crc != checksum(view, at, following - at):
+            raise Corrupt(f"object {entry.object}: the CRC of offset {offset} is wrong")
+        _STAMP(body, at, offset)
+        _EPOCH(body, at + 12, LEADER_EPOCH)
+        if not marks or at - marks[-1].position >= MARK_EVERY_BYTES:
+            marks.append(Mark(offset, at, timestamp))
+        elif timestamp > marks[-1].max_timestamp:
+            marks[-1] = marks[-1]._replace(max_timestamp=timestamp)
+        offset += last_delta + 1
+        at = following
+        count += 1
+    return at, offset, count

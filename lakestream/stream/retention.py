@@ -1,0 +1,146 @@
+"""Retention: what is too old, or too much, goes, first from the log by a command (L24), its bytes by the collector later.
+
+Records go by whole entries. Age is measured from when an entry's object was appended, in cluster time (L14), so no
+client's clock can keep or drop anything. Of a stream that is too large at least the limit stays, as in Kafka. The same
+rounds forget producers and committed offsets that nobody used for long.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lakestream.interfaces import Clock
+from lakestream.metadata.replica import Replica
+from lakestream.model.commands import AdvanceLogStart, Body, ExpireProducers
+from lakestream.model.group_offsets import ExpireOffsets, overdue
+from lakestream.model.reasons import No
+from lakestream.model.state import State
+from lakestream.model.streams import STRIDE, Stream, WalObject
+from lakestream.model.topics import Topic
+from lakestream.stream.collector import is_first_broker
+from lakestream.stream.rules import TopicRules
+
+log = logging.getLogger(__name__)
+
+ENTRIES_AT_ONCE = 10_000
+"""Entries that one command may drop, and that one stream gives up in one: folding must not stall the brokers."""
+STREAMS_AT_ONCE = 1000
+
+RulesOf = Callable[[Topic], TopicRules]
+
+
+class Trim(NamedTuple):
+    """Let a log begin at `start`, which drops so many entries."""
+
+    stream: int
+    start: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """How long unused things are remembered, and how often they are looked for."""
+
+    producers_ms: int = 86_400_000
+    offsets_ms: int = 604_800_000
+    every_s: float = 300.0
+
+
+class Retention:
+    """Applies the topics' retention for the whole cluster; only the live broker with the lowest id does."""
+
+    def __init__(self, replica: Replica, rules_of: RulesOf, clock: Clock, expiry: Expiry) -> None:
+        self._replica = replica
+        self._rules_of = rules_of
+        self._clock = clock
+        self._expiry = expiry
+        self._expired_s = clock.monotonic()
+        self.trimmed_entries = 0
+
+    async def apply(self) -> int:
+        """One round; how many entries were dropped. Raises Retry, Unknown or Fenced: the next round goes on."""
+        replica = self._replica
+        if not is_first_broker(replica.state, replica.member_id):
+            return 0
+        dropped = 0
+        waiting: list[Trim] = []
+        for topic in list(replica.state.topics.by_id.values()):
+            while found := due(replica.state, [topic], self._rules_of, replica.state.members.time_ms):
+                waiting += found
+                if sum(trim.entries for trim in waiting) < ENTRIES_AT_ONCE:
+                    break
+                went = await self._trim(waiting)
+                dropped += went
+                if not went:
+                    break
+            await asyncio.sleep(0)
+        dropped += await self._trim(waiting)
+        await self._expire()
+        return dropped
+
+    async def _trim(self, waiting: list[Trim]) -> int:
+        """Propose all that is waiting, in commands of bounded weight; how many entries went."""
+        dropped = 0
+        while waiting:
+            taken: list[Trim] = []
+            entries = 0
+            while waiting and len(taken) < STREAMS_AT_ONCE and entries + waiting[-1].entries <= ENTRIES_AT_ONCE:
+                taken.append(waiting.pop())
+                entries += taken[-1].entries
+            if await self._say(AdvanceLogStart([trim[:2] for trim in taken])):
+                dropped += entries
+        self.trimmed_entries += dropped
+        return dropped
+
+    async def _expire(self) -> None:
+        """Forget idle producers (L18) and the offsets of groups that are gone, now and then."""
+        now_s = self._clock.monotonic()
+        if now_s - self._expired_s < self._expiry.every_s:
+            return
+        self._expired_s = now_s
+        state = self._replica.state
+        before_ms = state.members.time_ms - self._expiry.producers_ms
+        if any(producer.used_ms < before_ms for producer in state.producers.by_id.values()):
+            await self._say(ExpireProducers(before_ms))
+        before_ms = state.members.time_ms - self._expiry.offsets_ms
+        if any(overdue(self._replica.state, before_ms)):
+            await self._say(ExpireOffsets(before_ms))
+
+    async def _say(self, body: Body) -> bool:
+        outcome = await self._replica.propose(body)
+        if isinstance(outcome, No):
+            log.error("%s was refused: %s", type(body).__name__, outcome.message)
+        return not isinstance(outcome, No)
+
+
+def due(state: State, topics: Iterable[Topic], rules_of: RulesOf, now_ms: int) -> list[Trim]:
+    """The streams whose oldest entries have to go; of each no more than one command may drop."""
+    trims = []
+    objects, by_id = state.streams.objects, state.streams.by_id
+    for topic in topics:
+        rules = rules_of(topic)
+        if rules.retention_ms < 0 and rules.retention_bytes < 0:
+            continue
+        for stream_id in topic.streams:
+            stream = by_id.get(stream_id)
+            if stream is not None and stream.bases:
+                entries = overdue_entries(stream, objects, rules, now_ms)
+                if entries:
+                    trims.append(Trim(stream_id, stream.entry(entries - 1).end, entries))
+    return trims
+
+
+def overdue_entries(stream: Stream, objects: dict[int, WalObject], rules: TopicRules, now_ms: int) -> int:
+    """How many of the oldest entries are too old, or are not needed to keep the size that is promised."""
+    refs, size = stream.refs, stream.size
+    before_ms = now_ms - rules.retention_ms if rules.retention_ms >= 0 else -1
+    kept_bytes = rules.retention_bytes
+    for index in range(min(len(stream.bases), ENTRIES_AT_ONCE)):
+        at = index * STRIDE
+        size -= refs[at + 2]
+        if objects[refs[at]].time_ms >= before_ms and not 0 <= kept_bytes <= size:
+            return index
+    return min(len(stream.bases), ENTRIES_AT_ONCE)
+

@@ -1,0 +1,110 @@
+"""The appender and the reader on memory stores: order, duplicates, refused batches, reading back."""
+
+import pytest
+
+from lakestream.data.memory import MemoryWal
+from lakestream.errors import Rejected, Retry
+from lakestream.interfaces import Buffer
+from lakestream.metadata.stores.memory import MemoryLogStore
+from lakestream.model.reasons import Reason
+from lakestream.stream.limits import ReadLimits
+from tests.core import batch, start_broker
+
+
+async def test_records_come_back_with_their_offsets_and_bytes() -> None:
+    broker = await start_broker()
+    first, second = await broker.topic("t", 2)
+    assert await broker.append((first, batch(b"a", b"b")), (second, batch(b"c"))) == [0, 0]
+    assert await broker.append((second, batch(b"d")), (first, batch(b"e"))) == [1, 2]
+    assert [(r.offset, r.value) for r in await broker.records(first)] == [(0, b"a"), (1, b"b"), (2, b"e")]
+    assert [(r.offset, r.value) for r in await broker.records(second)] == [(0, b"c"), (1, b"d")]
+    await broker.stop()
+
+
+async def test_another_broker_reads_from_the_wal_what_one_appended() -> None:
+    store, wal = MemoryLogStore(), MemoryWal()
+    one = await start_broker(store, wal, 0)
+    [stream] = await one.topic("t")
+    for number in range(20):
+        await one.append((stream, batch(b"x%d" % number, b"y")))
+    for limits in (ReadLimits(), ReadLimits(whole_object_bytes=0)):
+        other = await start_broker(store, wal, 1, read_limits=limits)
+        mine = other.replica.state.streams.by_id[stream.id]
+        for max_bytes in (1, 100, 1 << 20):
+            records = await other.records(mine, 0, max_bytes)
+            assert [r.offset for r in records] == list(range(40))
+            assert [r.value for r in records[::2]] == [b"x%d" % n for n in range(20)]
+        assert (await other.records(mine, 7))[0].offset == 6
+        await other.stop()
+    await one.stop()
+
+
+async def test_a_retry_is_answered_with_the_first_offset_and_appends_nothing() -> None:
+    broker = await start_broker()
+    [stream] = await broker.topic("t")
+    sent = batch(b"a", b"b", producer=5, epoch=0, sequence=0)
+    assert await broker.append((stream, sent)) == [0]
+    assert await broker.append((stream, sent)) == [0]
+    assert await broker.append((stream, batch(b"c", producer=5, epoch=0, sequence=2))) == [2]
+    assert await broker.append((stream, batch(b"d", producer=5, epoch=0, sequence=9))) == [-Reason.OUT_OF_ORDER]
+    assert [r.value for r in await broker.records(stream)] == [b"a", b"b", b"c"]
+    await broker.stop()
+
+
+async def test_bytes_of_a_duplicate_in_the_middle_of_a_slice_are_never_served_L20() -> None:
+    broker = await start_broker()
+    [stream] = await broker.topic("t")
+    sent = batch(b"a", producer=5, epoch=0, sequence=0)
+    await broker.append((stream, sent))
+    results = await broker.append((stream, batch(b"p")), (stream, sent), (stream, batch(b"q")))
+    assert results == [1, 0, 2]
+    assert [r.value for r in await broker.records(stream)] == [b"a", b"p", b"q"]
+    await broker.stop()
+
+
+async def test_an_offset_outside_the_log_is_refused() -> None:
+    broker = await start_broker()
+    [stream] = await broker.topic("t")
+    await broker.append((stream, batch(b"a")))
+    assert await broker.reader.read(stream, 1, 100) == []
+    with pytest.raises(Rejected):
+        await broker.reader.read(stream, 2, 100)
+    await broker.stop()
+
+
+class FailingWal(MemoryWal):
+    """Refuses to write while `broken`."""
+
+    broken = False
+
+    async def put(self, key: str, parts: "list[Buffer]") -> None:  # type: ignore[override]
+        if self.broken:
+            raise Retry("no space left")
+        await super().put(key, parts)
+
+
+async def test_a_tick_that_cannot_be_written_fails_its_batches_and_nothing_is_appended() -> None:
+    wal = FailingWal()
+    broker = await start_broker(wal=wal)
+    [stream] = await broker.topic("t")
+    wal.broken = True
+    answer = await broker.append((stream, batch(b"a")))
+    assert isinstance(answer, Retry)
+    wal.broken = False
+    assert await broker.append((stream, batch(b"b"))) == [0]
+    await broker.appender.drain()
+    assert [r.value for r in await broker.records(stream)] == [b"b"]
+    await broker.stop()
+
+
+async def test_records_are_found_by_their_time() -> None:
+    broker = await start_broker()
+    [stream] = await broker.topic("t")
+    for number in range(5):
+        await broker.append((stream, batch(b"a", b"b", timestamp=number * 100)))
+    found = await broker.reader.find_timestamp(stream, 201)
+    assert found is not None and (found.offset, found.timestamp) == (5, 201)
+    assert await broker.reader.find_timestamp(stream, 10_000) is None
+    greatest = await broker.reader.find_max_timestamp(stream)
+    assert greatest is not None and (greatest.offset, greatest.timestamp) == (9, 401)
+    await broker.stop()
