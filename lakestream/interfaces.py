@@ -11,6 +11,8 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 Logged = tuple[int, bytes]
 """A command as the log holds it: its sequence (from 1, gapless) and its bytes."""
+PAGE_BYTES = 1 << 20
+"""A store may cut a page or a tail short once it holds so many bytes; whoever reads has to read on then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class CommandLog(Protocol):
     async def read(self, after: int, limit: int) -> list[Logged]:
         """At most `limit` commands, starting with the one at `after` itself (with the first, if `after` is 0).
 
+        A page with fewer commands and less than PAGE_BYTES ends with the newest command.
         Raises Missing if `after` lies below what truncation kept. An empty list means that the log ends below `after`.
         """
         ...

@@ -110,6 +110,8 @@ async def brokers(count: int, **settings: str) -> AsyncIterator[list[ColdBroker]
     made = [ColdBroker(store, wal, number, given) for number in range(count)]
     for broker in made:
         await broker.start()
+    for broker in made:
+        await broker.replica.catch_up()
     try:
         yield made
     finally:

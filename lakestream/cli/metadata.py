@@ -115,14 +115,17 @@ def _show_command(command: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(command))
         return
-    rest = {key: value for key, value in command.items() if key not in ("sequence", "kind")}
+    rest = {key: value for key, value in command.items() if key not in ("sequence", "command")}
     details = " ".join(f"{key}={_cell(value)}" for key, value in rest.items())
-    kind = click.style(f"{command.get('kind', ''):12}", bold=True)
+    kind = click.style(f"{command.get('command', ''):18}", bold=True)
     click.echo(f"{command.get('sequence', ''):>8}  {kind}  {details}")
 
 
 def _cell(value: Any) -> str | int | None:
+    """What fits in a table; of a list of objects only their number does (`--json` has them all)."""
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        return len(value)
     if isinstance(value, bool | float | list | dict):
-        return json.dumps(value)
+        return json.dumps(value) if value not in ([], {}) else None
     assert value is None or isinstance(value, str | int), "JSON has no other kinds"
     return value

@@ -21,6 +21,7 @@ from lakestream.data.synced_files import (
     Directories,
     FreshPages,
     holds_same_bytes,
+    is_linked,
     open_to_read,
     read_range,
     read_without_waiting,
@@ -111,15 +112,16 @@ class FolderWal:
     def _place(self, key: str, parts: Sequence[Buffer]) -> tuple[Descriptor, bool]:
         """Write and link the file, and say whether the name was free. If this fails, nothing is there."""
         directory, _, name = key.rpartition("/")
-        try:
-            for _ in range(PLACE_ATTEMPTS):
-                with suppress(FileNotFoundError):
-                    place = self._directories.open(directory)
-                    return place, self._write_and_link(place.number, name, parts)
+        for _ in range(PLACE_ATTEMPTS):
+            place = None
+            try:
+                place = self._directories.open(directory)
+                return place, self._write_and_link(place.number, name, parts)
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) and (place is None or is_linked(place)):
+                    raise Retry(f"{key} cannot be written: {error}") from error
                 # The directory was empty and a `delete`, maybe of another process, took it away: make it again.
                 self._directories.forget(directory)
-        except OSError as error:
-            raise Retry(f"{key} cannot be written: {error}") from error
         raise Retry(f"{key} cannot be written: its directory keeps vanishing")
 
     def _write_and_link(self, directory: int, name: str, parts: Sequence[Buffer]) -> bool:
@@ -160,18 +162,15 @@ class FolderWal:
             raise Retry(f"{key} was there and was deleted meanwhile") from None
 
     def _knows_nameless_files(self) -> bool:
-        probe = self._root / TEMPORARY / f"probe-{os.getpid()}-{id(self)}"
+        """Try it: the file system may not know them, and a process without /proc cannot link them."""
+        probe = f"probe-{os.getpid()}-{id(self)}"
+        hidden = Descriptor(os.open(self._root / TEMPORARY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
-            file = os.open(self._root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
+            file = Descriptor(os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, dir_fd=hidden.number))
+            os.link(f"/proc/self/fd/{file.number}", probe, dst_dir_fd=hidden.number, follow_symlinks=True)
+            os.unlink(probe, dir_fd=hidden.number)
         except (AttributeError, OSError):
             return False
-        try:
-            os.link(f"/proc/self/fd/{file}", probe, follow_symlinks=True)
-            os.unlink(probe)
-        except OSError:
-            return False
-        finally:
-            os.close(file)
         return True
 
     def _sweep_temporaries(self) -> None:

@@ -34,6 +34,11 @@ def open_to_read(path: Path) -> Descriptor:
     return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
+def is_linked(file: Descriptor) -> bool:
+    """Whether the open file or directory still has a name."""
+    return os.fstat(file.number).st_nlink > 0
+
+
 def write_all(file: int, parts: Sequence[Buffer]) -> None:
     """Write the parts one after the other without joining them."""
     for first in range(0, len(parts), MAX_PARTS_A_WRITE):

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from typing import Any
 
 from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Missing, Retry, Unknown
-from lakestream.interfaces import Clock, CommandLog, Logged, Wal
+from lakestream.interfaces import PAGE_BYTES, Clock, CommandLog, Logged, Wal
 from lakestream.metadata.checkpoint import load_newest
 from lakestream.model.commands import ENVELOPE, LEVEL, Body, Noop, Register, encode, pack
 from lakestream.model.reasons import No, Stranger
@@ -262,7 +262,7 @@ class Replica:
             if not entries and after:
                 raise Halted(f"the command log ends below {after}, which was folded: it was restored or failed over")
             self._fold(entries)
-            if len(entries) < READ_LIMIT:
+            if len(entries) < READ_LIMIT and sum(len(command) for _, command in entries) < PAGE_BYTES:
                 return
             await asyncio.sleep(0)
 

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain, pairwise, starmap
+from itertools import accumulate, chain, pairwise, starmap
 from typing import NamedTuple
 
 from fastcrc import crc32
@@ -93,12 +93,11 @@ class Footer:
 
 def lay_out(lengths: Iterable[tuple[int, int, int]]) -> list[Slice]:
     """The rows of a tick from (stream, length in bytes, number of batches), in ascending order of streams."""
-    rows = []
-    position = HEADER_BYTES
-    for stream, length, batches in lengths:
-        rows.append(Slice(stream, position, length, batches))
-        position += length
-    return rows
+    columns = list(zip(*lengths, strict=True))
+    if not columns:
+        return []
+    streams, sizes, batches = columns
+    return list(map(Slice._make, zip(streams, accumulate(sizes, initial=HEADER_BYTES), sizes, batches, strict=False)))
 
 
 def tick_tail(body: Buffer, rows: Sequence[Slice]) -> bytes:
@@ -233,10 +232,10 @@ def _check_index(footer: Footer, index: Buffer) -> None:
 
 def _check_tiling(footer: Footer, rows: Sequence[Slice]) -> None:
     position, last = HEADER_BYTES, -1
-    for row in rows:
-        if row.position != position or row.stream <= last:
-            raise Corrupt(f"stream {row.stream}: the slices do not tile the object in order")
-        position, last = position + row.length, row.stream
+    for stream, at, length, _ in rows:
+        if at != position or stream <= last:
+            raise Corrupt(f"stream {stream}: the slices do not tile the object in order")
+        position, last = at + length, stream
     if position != footer.index_position:
         raise Corrupt("the slices do not fill the object")
 

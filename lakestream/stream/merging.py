@@ -41,8 +41,6 @@ class MoveLimits:
     dead_age_ms: int = 300_000
     dead_bytes: int = 64 * 1024
     """An object has to pin so many dead bytes before its live ones are moved."""
-    rate_bytes_s: int = 32 * 1024 * 1024
-    """About how fast the mover goes when nothing presses."""
     reads_at_once: int = 4
     write_timeout_s: float = 60.0
 
@@ -148,11 +146,10 @@ def many_window(
     return None
 
 
-def full_entries(stream: Stream, bounds: Bounds, growth: int, first: int) -> int:
-    """The first entry from `first` on that is not too large to be merged ever again."""
+def first_below(stream: Stream, length: int, first: int) -> int:
+    """The first entry from `first` on that is not larger than this, and so may be merged again."""
     lengths = stream.refs[first * STRIDE + 2 :: STRIDE]
-    full = (index for index, length in enumerate(lengths, first) if length * growth <= bounds.length)
-    return next(full, len(stream.bases))
+    return next((index for index, one in enumerate(lengths, first) if one <= length), len(stream.bases))
 
 
 def segments(

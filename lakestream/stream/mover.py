@@ -9,37 +9,25 @@ A topic is moved by one broker, the one that rendezvous hashing gives it; two at
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable
-from typing import NamedTuple
 
 from lakestream.errors import Corrupt, Exists, Fenced, Missing, Retry, Unknown
 from lakestream.interfaces import Wal
 from lakestream.metadata.replica import Replica
-from lakestream.model.batch import HEADER_SIZE, LEADER_EPOCH, MAGIC, checksum
 from lakestream.model.commands import MovedSlice, ReplaceEntries
 from lakestream.model.placement import leader_of
 from lakestream.model.reasons import No
-from lakestream.model.streams import MERGED, Entry, WalObject
+from lakestream.model.streams import MERGED, Stream, WalObject
 from lakestream.model.topics import Topic
-from lakestream.model.wal_object import (
-    HEADER,
-    HEADER_BYTES,
-    MARK_EVERY_BYTES,
-    Mark,
-    MergedSlice,
-    merged_key,
-    merged_tail,
-)
+from lakestream.model.wal_object import HEADER, HEADER_BYTES, Mark, MergedSlice, merged_key, merged_tail
+from lakestream.stream.merged_body import BATCHES_AT_ONCE, BadSource, Copy, finish_batches, reads_of
 from lakestream.stream.merging import (
-    Effort,
     Merge,
     MoveLimits,
-    Window,
     bounds_for,
     dead_window,
     effort_for,
-    full_entries,
+    first_below,
     is_mostly_dead,
     many_window,
 )
@@ -48,25 +36,9 @@ from lakestream.stream.rules import TopicRules
 
 log = logging.getLogger(__name__)
 
-READ_BYTES = 4 * 1024 * 1024
-"""How much one read fetches at most; so many bytes are held twice for each read at once."""
-BATCHES_AT_ONCE = 500
 STREAMS_AT_ONCE = 16
 OBJECTS_AT_ONCE = 10_000
 REMEMBERED_MAX = 100_000
-
-_FRAME = struct.Struct(">qiibI2xiqq").unpack_from
-"""Base offset, length, leader epoch, magic, CRC, last offset delta, base timestamp, max timestamp."""
-_STAMP = struct.Struct(">q").pack_into
-_EPOCH = struct.Struct(">i").pack_into
-
-
-class Copy(NamedTuple):
-    """Bytes of a source object, and where they go."""
-
-    position: int
-    length: int
-    target: int
 
 
 class Mover:
@@ -84,6 +56,9 @@ class Mover:
         self._dead_first = False
         self._bad: set[int] = set()
         self._full: dict[tuple[int, int], int] = {}
+        self._brokers: list[int] = []
+        self._own: dict[bytes, bool] = {}
+        self._breaths = 0
         self.merges = 0
         self.merged_entries = 0
         self.merged_bytes = 0
@@ -99,7 +74,7 @@ class Mover:
         streams = self._replica.state.streams
         topics = self._replica.state.topics.by_id
         share = streams.share(len(topics))
-        return streams.entries * 2 > streams.limit or any(one.entries * 2 > share for one in self._own_topics())
+        return streams.entries * 2 > streams.limit or any(topic.entries * 2 > share for topic in topics.values())
 
     async def step(self) -> int:
         """Do the most useful merge; how many bytes it wrote, 0 if there is nothing to do or it failed."""
@@ -118,9 +93,18 @@ class Mover:
         """The topics that this broker moves, those with the most entries first."""
         state = self._replica.state
         brokers = [member.id for member in state.members.brokers()]
-        mine = self._replica.member_id
-        own = [topic for topic in state.topics.by_id.values() if leader_of(brokers, topic.id, 0) == mine]
+        if brokers != self._brokers or len(self._own) >= REMEMBERED_MAX:
+            self._brokers, self._own = brokers, {}
+        for topic_id in state.topics.by_id.keys() - self._own.keys():
+            self._own[topic_id] = leader_of(brokers, topic_id, 0) == self._replica.member_id
+        own = [topic for topic in state.topics.by_id.values() if self._own[topic.id]]
         return sorted(own, key=lambda topic: topic.entries, reverse=True)
+
+    async def _breathe(self) -> None:
+        """Let others have their turn now and then."""
+        self._breaths += 1
+        if self._breaths % STREAMS_AT_ONCE == 0:
+            await asyncio.sleep(0)
 
     # -- choosing ---------------------------------------------------------------------------------------------------
 
@@ -128,29 +112,31 @@ class Mover:
         """Windows of streams with many entries. Streams of one topic get even shares: their slices lie together."""
         state = self._replica.state
         for topic in self._own_topics():
+            await self._breathe()
             effort = effort_for(topic, state.streams, len(state.topics.by_id), self._limits)
+            if topic.entries <= effort.many_entries:
+                continue
             ready = [state.streams.by_id[one] for one in topic.streams if one in state.streams.by_id]
             ready = [stream for stream in ready if len(stream.bases) >= effort.window_entries]
             if all(len(stream.bases) <= effort.many_entries for stream in ready):
                 continue
             most = max(self._limits.merge_entries // len(ready), self._limits.window_entries)
             bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, most)
-            for index, stream in enumerate(ready):
-                first = stream.find(self._full.get((stream.id, effort.growth), 0))
-                first = full_entries(stream, bounds, effort.growth, first)
-                self._remember_full(stream.id, effort, stream.bases[first - 1] if first else 0)
+            for stream in ready:
+                first = self._skip_full(stream, bounds.length // effort.growth)
                 window = many_window(stream, state.streams.objects, bounds, effort, first, self._bad)
                 if window and not merge.take(window, state.streams.objects, bounds.span_ms) and merge.full:
                     return
-                if index % STREAMS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                await self._breathe()
 
-    def _remember_full(self, stream: int, effort: Effort, offset: int) -> None:
+    def _skip_full(self, stream: Stream, length: int) -> int:
         """The oldest entries of a long stream are as large as they get: do not look at them again each time."""
-        if offset:
+        first = first_below(stream, length, stream.find(self._full.get((stream.id, length), 0)))
+        if first:
             if len(self._full) >= REMEMBERED_MAX:
                 self._full.clear()
-            self._full[stream, effort.growth] = offset
+            self._full[stream.id, length] = stream.bases[first - 1]
+        return first
 
     async def _plan_dead(self, merge: Merge) -> None:
         """Windows of entries that lie in old objects most of whose bytes are dead."""
@@ -167,13 +153,12 @@ class Mover:
             return
         for topic in self._own_topics():
             bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, self._limits.merge_entries)
-            for index, stream_id in enumerate(topic.streams):
+            for stream_id in topic.streams:
                 stream = state.streams.by_id.get(stream_id)
                 window = stream and dead_window(stream, state.streams.objects, victims, bounds)
                 if window and not merge.take(window, state.streams.objects, bounds.span_ms) and merge.full:
                     return
-                if index % STREAMS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                await self._breathe()
 
     # -- merging ----------------------------------------------------------------------------------------------------
 
@@ -185,8 +170,8 @@ class Mover:
         try:
             await self._read_sources(merge, body)
             rows = await self._index(merge, body)
-        except (Missing, Corrupt) as error:
-            await self._look_again(merge, error)
+        except BadSource as error:
+            await self._look_again(error)
             return 0
         tail = merged_tail(body, rows)
         if not epoch or replica.epoch != epoch:
@@ -238,10 +223,13 @@ class Mover:
 
     async def _read(self, source: WalObject, copies: list[Copy], body: bytearray) -> None:
         key = key_of(self._replica.state.cluster, source)
-        pieces = await self._wal.read(key, [copy[:2] for copy in copies])
+        try:
+            pieces = await self._wal.read(key, [copy[:2] for copy in copies])
+        except (Missing, Corrupt) as error:
+            raise BadSource(source.number, str(error)) from error
         for copy, piece in zip(copies, pieces, strict=True):
             if len(piece) != copy.length:
-                raise Corrupt(f"object {key} is cut short")
+                raise BadSource(source.number, f"{key} is cut short")
             body[copy.target : copy.target + copy.length] = piece
 
     async def _index(self, merge: Merge, body: bytearray) -> list[MergedSlice]:
@@ -260,67 +248,16 @@ class Mover:
                     if count == BATCHES_AT_ONCE:
                         await asyncio.sleep(0)
                 if offset != entry.end:
-                    raise Corrupt(f"object {entry.object}: the slice at {entry.position} ends before {entry.end}")
+                    raise BadSource(entry.object, f"the slice at {entry.position} does not end with {entry.end}")
             rows.append(MergedSlice(window.stream, start, at - start, batches, window.base, marks))
             await asyncio.sleep(0)
         return rows
 
-    async def _look_again(self, merge: Merge, error: Missing | Corrupt) -> None:
-        """An object that went meanwhile is nothing; one that should be there is, and is never tried again."""
+    async def _look_again(self, error: BadSource) -> None:
+        """An object that went meanwhile is nothing; one that should be there and is not is left alone from now on."""
         await self._replica.catch_up()
         objects = self._replica.state.streams.objects
-        if isinstance(error, Missing) and not all(number in objects for number in merge.sources):
-            return
-        log.error("cannot merge %d objects, they are left as they are: %s", len(merge.sources), error)
-        self._bad.update(merge.sources)
-
-
-def reads_of(merge: Merge) -> list[tuple[WalObject, list[Copy]]]:
-    """What to read from which object, in reads of bounded size."""
-    copies: dict[int, list[Copy]] = {}
-    target = HEADER_BYTES
-    for window in merge.windows:
-        for entry in window.entries:
-            for skip in range(0, entry.length, READ_BYTES):
-                length = min(entry.length - skip, READ_BYTES)
-                copies.setdefault(entry.object, []).append(Copy(entry.position + skip, length, target + skip))
-            target += entry.length
-    reads: list[tuple[WalObject, list[Copy]]] = []
-    for number, wanted in sorted(copies.items()):
-        size = READ_BYTES
-        for copy in sorted(wanted):
-            size += copy.length
-            if size > READ_BYTES:
-                reads.append((merge.sources[number], []))
-                size = copy.length
-            reads[-1][1].append(copy)
-    return reads
-
-
-def finish_batches(
-    body: bytearray, at: int, end: int, entry: Entry, offset: int, merged: bool, marks: list[Mark]
-) -> tuple[int, int, int]:
-    """Stamp, check and mark some batches of an entry; where it stopped, the offset there, and how many they were."""
-    view = memoryview(body)
-    count = 0
-    while at < end and count < BATCHES_AT_ONCE:
-        if end - at < HEADER_SIZE:
-            raise Corrupt(f"object {entry.object}: a batch header is cut")
-        base, length, _, magic, crc, last_delta, _, timestamp = _FRAME(body, at)
-        following = at + 12 + length
-        if magic != MAGIC or last_delta < 0 or not at + HEADER_SIZE <= following <= end:
-            raise Corrupt(f"object {entry.object}: there is no batch in the slice at {entry.position}")
-        if merged and base != offset:
-            raise Corrupt(f"object {entry.object}: offset {base} where {offset} should be")
-        if crc != checksum(view, at, following - at):
-            raise Corrupt(f"object {entry.object}: the CRC of offset {offset} is wrong")
-        _STAMP(body, at, offset)
-        _EPOCH(body, at + 12, LEADER_EPOCH)
-        if not marks or at - marks[-1].position >= MARK_EVERY_BYTES:
-            marks.append(Mark(offset, at, timestamp))
-        elif timestamp > marks[-1].max_timestamp:
-            marks[-1] = marks[-1]._replace(max_timestamp=timestamp)
-        offset += last_delta + 1
-        at = following
-        count += 1
-    return at, offset, count
+        if error.number in objects:
+            log.error("cannot be merged, and is left as it is: %s", error)
+            self._bad.add(error.number)
+        self._bad &= objects.keys()

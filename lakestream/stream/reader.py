@@ -7,9 +7,10 @@ What it returns are views of cached pieces, ready to be sent: base offsets are r
 
 import asyncio
 import struct
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from lakestream.errors import Corrupt, Missing, Rejected
+from lakestream.errors import Corrupt, Missing, Rejected, Retry
 from lakestream.interfaces import Wal
 from lakestream.metadata.replica import Replica
 from lakestream.model import records
@@ -18,8 +19,10 @@ from lakestream.model.reasons import Reason
 from lakestream.model.streams import MERGED, Entry, Stream, WalObject
 from lakestream.model.wal_object import (
     FOOTER_BYTES,
+    MARK_EVERY_BYTES,
     MergedSlice,
     mark_at_or_before,
+    mark_with_timestamp,
     merged_key,
     parse_footer,
     parse_merged_index,
@@ -35,7 +38,8 @@ _EPOCH = struct.Struct(">i").pack_into
 _DELTA = struct.Struct(">i").unpack_from
 _TIMESTAMP = struct.Struct(">q").unpack_from
 _DELTA_POSITION = 23
-INDEXES_KEPT = 256
+INDEX_SLICES_KEPT = 50_000
+"""Slices of merged objects whose place is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class Reader:
         for entry in list(stream.entries(stream.start)):
             if entry.max_timestamp < timestamp:
                 continue
-            for batch in await self._batches(stream, entry):
+            async for batch in self._batches(stream, entry, timestamp):
                 if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] >= timestamp:
                     found = records.find_timestamp(batch, timestamp)
                     if found is not None and found[0] >= stream.start:
@@ -134,28 +138,38 @@ class Reader:
         greatest = max(entry.max_timestamp for entry in entries)
         for entry in entries:
             if entry.max_timestamp == greatest:
-                for batch in await self._batches(stream, entry):
+                async for batch in self._batches(stream, entry, greatest):
                     if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] == greatest:
                         found = records.find_max_timestamp(batch)
                         if found is not None and found[0] >= stream.start:
                             return Found(*found)
         return None
 
-    async def _batches(self, stream: Stream, entry: Entry) -> list[memoryview]:
-        batches: list[memoryview] = []
-        offset = entry.base
+    async def _batches(self, stream: Stream, entry: Entry, timestamp: int) -> AsyncIterator[memoryview]:
+        """The batches of an entry, from about where the first one with this timestamp or a later one lies."""
+        offset = await self._first_offset(entry, timestamp)
         while offset < entry.end:
             views = await self.read(stream, max(offset, stream.start), min(entry.length, self._limits.chunk_bytes))
             if not views:
-                break
+                return
             for view in views:
                 at = 0
                 while at < len(view):
                     base, length = _FRAME(view, at)
-                    batches.append(view[at : at + 12 + length])
                     offset = base + _DELTA(view, at + _DELTA_POSITION)[0] + 1
+                    yield view[at : at + 12 + length]
                     at += 12 + length
-        return batches
+
+    async def _first_offset(self, entry: Entry, timestamp: int) -> int:
+        one = self._replica.state.streams.objects.get(entry.object)
+        if one is None or one.kind != MERGED or one.size <= self._limits.whole_object_bytes:
+            return entry.base
+        try:
+            marks = (await self._merged_slice(one, entry)).marks
+        except Missing:
+            return entry.base
+        first = mark_with_timestamp(marks, timestamp)
+        return entry.end if first is None else marks[first].offset
 
     # -- cutting ----------------------------------------------------------------------------------------------------
 
@@ -166,10 +180,12 @@ class Reader:
         view = piece.view
         begin = start - piece.start
         end = min(entry.position + entry.length - piece.start, len(view))
-        if begin == entry.position - piece.start and offset == entry.base and end - begin <= max_bytes:
-            if end == entry.position + entry.length - piece.start:
-                return view[begin:end], entry.end
-        begin = piece.ends.get(offset, begin)
+        whole = begin == entry.position - piece.start and end - begin == entry.length
+        if whole and offset == entry.base and entry.length <= max_bytes:
+            return view[begin:end], entry.end
+        # A piece may hold slices of many streams, whose offsets are alike: a cut counts only inside this one.
+        known = piece.ends.get(offset, begin)
+        begin = known if begin <= known < end else begin
         base, length = _FRAME(view, begin)
         while begin < end and base + _DELTA(view, begin + _DELTA_POSITION)[0] < offset:
             begin += 12 + length
@@ -212,17 +228,17 @@ class Reader:
     # -- loading ----------------------------------------------------------------------------------------------------
 
     async def _piece(self, stream: Stream, entry: Entry, offset: int) -> tuple[Piece | None, int]:
-        """The piece that holds the batch with `offset`, and where to start looking; no piece: look the entry up again."""
+        """The piece that holds the batch with `offset`, and where to look for it; no piece: look the entry up again."""
         one = self._replica.state.streams.objects.get(entry.object)
         if one is None:
-            return None, 0
+            raise Retry(f"stream {stream.id} is of a state that was replaced meanwhile")
         start = entry.position
         try:
-            if one.kind == MERGED:
+            if one.size <= self._limits.whole_object_bytes or self._cache.get((entry.object, 0)):
+                key, length = (entry.object, 0), one.size
+            elif one.kind == MERGED:
                 start, length = await self._merged_range(one, entry, offset)
                 key = (entry.object, start)
-            elif one.size <= self._limits.whole_object_bytes or self._cache.get((entry.object, 0)):
-                key, length = (entry.object, 0), one.size
             else:
                 key, length = (entry.object, entry.position), entry.length
             piece = await self._load(one, key, length)
@@ -251,42 +267,48 @@ class Reader:
     async def _fetch(self, one: WalObject, key: Key, length: int) -> Piece:
         async with self._slots:
             [buffer] = await self._wal.read(self._key(one), [(key[1], length)])
-        if key[1] == 0 and one.kind != MERGED:
+        if key[1] == 0:
             verify(buffer)
-        elif len(buffer) < length and one.kind != MERGED:
+        elif len(buffer) < length:
             raise Corrupt(f"object {self._key(one)} is cut short")
         piece = Piece(key[1], buffer, None if one.kind == MERGED else set())
         self._cache.put(key, piece)
         return piece
 
     async def _merged_range(self, one: WalObject, entry: Entry, offset: int) -> tuple[int, int]:
-        """Where to read a merged object for `offset`: from the mark before it, about a chunk, to a mark or the end."""
+        """Which piece of a merged object to read for `offset`.
+
+        A slice falls into pieces in one way only, so a consumer that takes less than one finds the rest in the cache.
+        """
+        found = await self._merged_slice(one, entry)
+        marks = found.marks
+        each = max(self._limits.chunk_bytes // MARK_EVERY_BYTES, 1)
+        first = mark_at_or_before(marks, offset) // each * each
+        end = marks[first + each].position if first + each < len(marks) else found.position + found.length
+        return marks[first].position, end - marks[first].position
+
+    async def _merged_slice(self, one: WalObject, entry: Entry) -> MergedSlice:
         index = self._indexes.get(one.number)
         if index is None:
             index = await self._read_index(one)
         found = index.get(entry.position)
         if found is None:
             raise Corrupt(f"object {self._key(one)} has no slice at {entry.position}")
-        first = mark_at_or_before(found.marks, offset)
-        start, end = found.marks[first].position, found.position + found.length
-        for mark in found.marks[first + 1 :]:
-            if mark.position - start >= self._limits.chunk_bytes:
-                end = mark.position
-                break
-        return start, end - start
+        return found
 
     async def _read_index(self, one: WalObject) -> dict[int, MergedSlice]:
         key = self._key(one)
         tail_bytes = min(one.size, 64 * 1024)
-        [tail] = await self._wal.read(key, [(one.size - tail_bytes, tail_bytes)])
-        footer = parse_footer(tail)
-        need = footer.index_length + FOOTER_BYTES
-        if need > len(tail):
-            [tail] = await self._wal.read(key, [(one.size - need, need)])
+        async with self._slots:
+            [tail] = await self._wal.read(key, [(one.size - tail_bytes, tail_bytes)])
+            footer = parse_footer(tail)
+            need = footer.index_length + FOOTER_BYTES
+            if need > len(tail):
+                [tail] = await self._wal.read(key, [(one.size - need, need)])
         rows = parse_merged_index(footer, tail[len(tail) - need : len(tail) - FOOTER_BYTES])
-        if len(self._indexes) >= INDEXES_KEPT:
+        self._indexes[one.number] = index = {row.position: row for row in rows}
+        while len(self._indexes) > 1 and sum(map(len, self._indexes.values())) > INDEX_SLICES_KEPT:
             self._indexes.pop(next(iter(self._indexes)))
-        index = self._indexes[one.number] = {row.position: row for row in rows}
         return index
 
     def _key(self, one: WalObject) -> str:

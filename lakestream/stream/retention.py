@@ -1,4 +1,4 @@
-"""Retention: what is too old, or too much, goes, first from the log by a command (L24), its bytes by the collector later.
+"""Retention: what is too old, or too much, goes: from the log by a command (L24), its bytes by the collector later.
 
 Records go by whole entries. Age is measured from when an entry's object was appended, in cluster time (L14), so no
 client's clock can keep or drop anything. Of a stream that is too large at least the limit stays, as in Kafka. The same

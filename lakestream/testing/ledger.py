@@ -1,6 +1,6 @@
 """The checker of simulations: what clients were told, what readers saw, and whether both agree with the contract.
 
-Two witnesses. The ledger stands on the clients' side: it knows every batch that was ever sent, what was answered to each
+Two witnesses. The ledger stands on the clients' side: it knows every batch that was sent, what was answered to each
 attempt, and every batch that was ever read. The auditor stands at the stores: it folds each command the moment it
 is in the log, so it knows the true state at all times, and compares the brokers' with it. What breaks the contract
 becomes a `Violation`, at the moment in which it shows.

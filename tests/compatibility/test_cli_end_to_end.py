@@ -22,8 +22,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     flags = ["--data", str(folder / "data"), "--brokers", "2", "--kafka-port", "0", "--http-port", "0"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lakestream.cli.main", "serve", *flags], cwd=folder, stdout=subprocess.PIPE, stderr=log,
-            text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            [sys.executable, "-m", "lakestream.cli.main", "serve", *flags], cwd=folder, stdout=subprocess.PIPE,
+            stderr=log, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -101,6 +101,17 @@ def test_a_full_disk_is_retry_and_leaves_nothing(tmp_path: Path, mode: str) -> N
     assert said[1:] == ["[] []", "[StoredObject(key='a/b/small', size=100000)]"]
 
 
+async def test_nameless_files_are_used_where_the_file_system_knows_them(tmp_path: Path) -> None:
+    try:
+        os.close(os.open(tmp_path, os.O_TMPFILE | os.O_WRONLY))
+    except OSError:
+        pytest.skip("the file system of the temporary folder knows no nameless files")
+    for nameless in (True, False):
+        wal = FolderWal(tmp_path, nameless=nameless)
+        assert repr(wal).endswith(("hidden temporary files)", "nameless temporary files)")[nameless])
+        await wal.close()
+
+
 async def test_temporary_files_of_the_living_stay_and_those_of_the_dead_go(tmp_path: Path) -> None:
     hidden = tmp_path / ".tmp"
     hidden.mkdir()

@@ -44,6 +44,8 @@ BROKERS, CONTROLLERS = 1, 2
 """Types of endpoints (DescribeCluster)."""
 SHOWN_REPLICAS_MAX: Final = 1_000_000
 """Of one topic: more would make an answer of many megabytes from a request of a few bytes."""
+CACHE_LIMIT: Final = 20_000
+CACHED_REPLICATION_MAX: Final = 16
 TRY_AGAIN: Final = ErrorCode.LEADER_NOT_AVAILABLE
 LASTING: Final = (
     ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -185,6 +187,8 @@ class MetadataApis:
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message=f"there is no endpoint type {request.endpoint_type}",
             )
+        # Who asks who is there wants to know it as of now; if that cannot be known, as of the last moment that was.
+        await stale(self._replica)
         state = self._replica.state
         known = sorted(state.members.by_id.values(), key=lambda member: member.id)
         shown = [one for one in known if one.role == "broker" and (one.alive or request.include_fenced_brokers)]
@@ -219,10 +223,6 @@ class PartitionCache:
             if topic.replication <= CACHED_REPLICATION_MAX:
                 self._known[topic.id] = known
         return known
-
-
-CACHE_LIMIT: Final = 20_000
-CACHED_REPLICATION_MAX: Final = 16
 
 
 def _partitions(topic: Topic, brokers: tuple[int, ...]) -> list[MetadataResponsePartition]:

@@ -1,0 +1,162 @@
+"""The client's side of each question, in a process of its own on the clients' core.
+
+    python -m bench.client '{"job": "produce", "bootstrap": "127.0.0.1:9092", ...}'
+
+The same code and the same settings for whichever broker is at the other end. Prints one line of JSON: what was done,
+and the CPU time of the processes in `pids` while it was done.
+"""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+
+from bench import pipelined
+from bench.process import Meter
+
+CHUNK = 250
+QUEUED_MAX = 200_000
+COMMON = {"broker.address.family": "v4", "log_level": 3}
+PRODUCER = {
+    **COMMON,
+    "acks": "all",
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 65_536,
+    "delivery.report.only.error": True,
+}
+CONSUMER = {
+    **COMMON,
+    "group.id": "bench",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "fetch.wait.max.ms": 100,
+    "queued.max.messages.kbytes": 65_536,
+}
+
+Job = dict[str, Any]
+
+
+def produce(job: Job) -> Job:
+    """As much as goes in a while, round robin over the partitions; the time includes the last acknowledgement."""
+    failed: list[str] = []
+    producer = Producer({**PRODUCER, "bootstrap.servers": job["bootstrap"], "enable.idempotence": job["idempotent"]})
+    report = _reporter(failed)
+    topic, partitions, size = job["topic"], job["partitions"], job["size"]
+    chunk = [{"value": b"x" * size} for _ in range(CHUNK)]
+    queued_max = min(QUEUED_MAX, 48_000_000 // size)
+    for partition in range(partitions):
+        producer.produce(topic, b"x" * size, partition=partition, on_delivery=report)
+    _flush(producer, failed)
+    meter, chunks = Meter(job["pids"]), 0
+    end = time.perf_counter() + job.get("seconds", 1e9)
+    chunks_max = job.get("records", 1 << 60) // CHUNK
+    while time.perf_counter() < end and chunks < chunks_max:
+        while len(producer) > queued_max:
+            producer.poll(0.002)
+        producer.produce_batch(topic, chunk, partition=chunks % partitions, on_delivery=report)
+        chunks += 1
+    _flush(producer, failed)
+    return {"records": chunks * CHUNK, "bytes": chunks * CHUNK * size, "failed": failed, **asdict(meter.read())}
+
+
+def consume(job: Job) -> Job:
+    """Everything in a topic from its beginning, `passes` times; timed from the first records to the last."""
+    seconds, records, total, size = 0.0, 0, job["records"], job["size"]
+    meter = Meter(job["pids"])
+    for _ in range(job["passes"]):
+        consumer = Consumer({**CONSUMER, "bootstrap.servers": job["bootstrap"]})
+        consumer.assign([TopicPartition(job["topic"], number, OFFSET_BEGINNING) for number in range(job["partitions"])])
+        got = _some(consumer)
+        first, begin = got, time.perf_counter()
+        while got < total:
+            got += _some(consumer)
+        seconds += time.perf_counter() - begin
+        records += got - first
+        consumer.close()
+    usage = asdict(meter.read())
+    read = total * job["passes"]
+    return {**usage, "records": records, "bytes": records * size, "read_bytes": read * size, "reading_s": seconds}
+
+
+def latency(job: Job) -> Job:
+    """One record every 1/rate seconds, each timed from `produce` to its acknowledgement."""
+    failed: list[str] = []
+    times: list[float] = []
+    settings = {**COMMON, "acks": "all", "linger.ms": 0, "bootstrap.servers": job["bootstrap"]}
+    producer = Producer(settings)
+    meter, clock = Meter(job["pids"]), time.perf_counter
+    step, due = 1 / job["rate"], clock() + 0.1
+    value = b"x" * job["size"]
+    for number in range(job["warm"] + job["records"]):
+        while (rest := due - clock()) > 0:
+            producer.poll(rest)
+        begin = clock()
+
+        def acked(error: KafkaError | None, _: object, begin: float = begin, counts: bool = number >= job["warm"]) -> None:
+            if error is not None:
+                failed.append(str(error))
+            elif counts:
+                times.append(clock() - begin)
+
+        producer.produce(job["topic"], value, partition=0, on_delivery=acked)
+        due += step
+    _flush(producer, failed)
+    return {"times": times, "failed": failed, **asdict(meter.read())}
+
+
+def tiny(job: Job) -> Job:
+    """One record a request, a window of requests on each of some connections."""
+    host, _, port = job["bootstrap"].rpartition(":")
+    pipelines = [
+        pipelined.Pipeline((host, int(port)), job["topic"], number % job["partitions"], job["size"], job["window"])
+        for number in range(job["connections"])
+    ]
+    meter = Meter(job["pids"])
+    answered = pipelined.run(pipelines, job["seconds"])
+    return {"requests": answered, **asdict(meter.read())}
+
+
+def each_partition(job: Job) -> Job:
+    """The first record to every partition of some topics: seconds until the last acknowledgement."""
+    failed: list[str] = []
+    producer = Producer({**PRODUCER, "bootstrap.servers": job["bootstrap"], "enable.idempotence": True})
+    for topic in job["topics"]:
+        producer.list_topics(topic, 30)
+    meter = Meter(job["pids"])
+    for topic in job["topics"]:
+        for partition in range(job["partitions"]):
+            producer.produce(topic, b"x" * 100, partition=partition, on_delivery=_reporter(failed))
+    _flush(producer, failed)
+    return {"failed": failed, **asdict(meter.read())}
+
+
+def _some(consumer: Consumer) -> int:
+    messages = consumer.consume(10_000, 10.0)
+    if not messages or any(message.error() for message in (messages[0], messages[-1])):
+        raise RuntimeError(f"no records: {messages[0].error() if messages else 'ten seconds of silence'}")
+    return len(messages)
+
+
+def _reporter(failed: list[str]) -> Any:
+    def report(error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            failed.append(str(error))
+
+    return report
+
+
+def _flush(producer: Producer, failed: list[str]) -> None:
+    if producer.flush(60) or failed:
+        raise RuntimeError(f"not acknowledged within a minute, or refused: {failed[:3]}")
+
+
+JOBS = {job.__name__: job for job in (produce, consume, latency, tiny, each_partition)}
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    print(json.dumps(JOBS[asked["job"]](asked)))

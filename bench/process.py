@@ -1,0 +1,113 @@
+"""Processes as the kernel sees them: CPU time, memory, children, and what the rest of the machine did meanwhile.
+
+Linux only: everything is read from /proc.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+BROKER_CORE, CLIENT_CORE = 0, 1
+IDLE_FIELDS = (3, 4)
+"""Of the first line of /proc/stat: idle and waiting for the disk. The rest is work, other machines' share included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What happened between two moments. `foreign` is the work of everybody else, in cores."""
+
+    seconds: float
+    user_s: float
+    system_s: float
+    client_s: float
+    foreign: float
+
+    @property
+    def broker_s(self) -> float:
+        return self.user_s + self.system_s
+
+
+class Meter:
+    """CPU time of some processes, of this one, and of the rest of the machine, from its making to `read`."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = list(pids)
+        self._then = self._now()
+
+    def read(self) -> Usage:
+        seconds, user, system, client, busy = (new - old for new, old in zip(self._now(), self._then, strict=True))
+        foreign = max(0.0, busy - user - system - client) / seconds
+        return Usage(seconds=seconds, user_s=user, system_s=system, client_s=client, foreign=foreign)
+
+    def _now(self) -> tuple[float, float, float, float, float]:
+        spent = [cpu_seconds(pid) for pid in self._pids]
+        user, system = sum(one[0] for one in spent), sum(one[1] for one in spent)
+        return time.perf_counter(), user, system, time.process_time(), busy_seconds()
+
+
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """User and system time of a process with all its threads, those that ended included."""
+    fields = _stat(pid)
+    return int(fields[11]) / TICKS, int(fields[12]) / TICKS
+
+
+def busy_seconds() -> float:
+    """All work of all cores since the machine started."""
+    numbers = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return sum(number for place, number in enumerate(numbers) if place not in IDLE_FIELDS) / TICKS
+
+
+def resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 1e6
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if int(_stat(int(entry.name))[1]) == pid:
+                    found.append(int(entry.name))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    return [one for child in children(pid) for one in (child, *descendants(child))]
+
+
+def command_line(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+
+
+def pinned(core: int, argv: Sequence[str]) -> list[str]:
+    """The command on one core, or as it is where there is only one."""
+    return ["taskset", "-c", str(core), *argv] if (os.cpu_count() or 1) > 1 else list(argv)
+
+
+def stop(process: "subprocess.Popen[str]", limit_s: float = 20.0) -> None:
+    """Ask, then insist."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name, which may hold anything: state, parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
