@@ -8,6 +8,7 @@ and the CPU time of the processes in `pids` while it was done.
 
 import json
 import sys
+import threading
 import time
 from dataclasses import asdict
 from typing import Any
@@ -66,21 +67,23 @@ def produce(job: Job) -> Job:
 
 def consume(job: Job) -> Job:
     """Everything in a topic from its beginning, `passes` times; timed from the first records to the last."""
-    seconds, records, total, size = 0.0, 0, job["records"], job["size"]
-    meter = Meter(job["pids"])
-    for _ in range(job["passes"]):
-        consumer = Consumer({**CONSUMER, "bootstrap.servers": job["bootstrap"]})
-        consumer.assign([TopicPartition(job["topic"], number, OFFSET_BEGINNING) for number in range(job["partitions"])])
-        got = _some(consumer)
+    total, size, passes = job["records"], job["size"], job["passes"]
+    consumer = Consumer({**CONSUMER, "bootstrap.servers": job["bootstrap"]})
+    start = [TopicPartition(job["topic"], number, OFFSET_BEGINNING) for number in range(job["partitions"])]
+    seconds, records, meter = 0.0, 0, Meter(job["pids"])
+    for _ in range(passes):
+        consumer.assign(start)
+        got = _some(consumer, total)
         first, begin = got, time.perf_counter()
         while got < total:
-            got += _some(consumer)
+            got += _some(consumer, total - got)
         seconds += time.perf_counter() - begin
         records += got - first
-        consumer.close()
+        consumer.unassign()
     usage = asdict(meter.read())
-    read = total * job["passes"]
-    return {**usage, "records": records, "bytes": records * size, "read_bytes": read * size, "reading_s": seconds}
+    consumer.close()
+    read_bytes = total * passes * size
+    return {**usage, "records": records, "bytes": records * size, "read_bytes": read_bytes, "reading_s": seconds}
 
 
 def latency(job: Job) -> Job:
@@ -90,23 +93,31 @@ def latency(job: Job) -> Job:
     settings = {**COMMON, "acks": "all", "linger.ms": 0, "bootstrap.servers": job["bootstrap"]}
     producer = Producer(settings)
     meter, clock = Meter(job["pids"]), time.perf_counter
-    step, due = 1 / job["rate"], clock() + 0.1
+    step, due, stopping = 1 / job["rate"], clock() + 0.1, threading.Event()
     value = b"x" * job["size"]
-    for number in range(job["warm"] + job["records"]):
-        while (rest := due - clock()) > 0:
-            producer.poll(rest)
+
+    def listen() -> None:
+        """Polling of its own: librdkafka's timeouts are whole milliseconds, and a record is due each one."""
+        while not stopping.is_set():
+            producer.poll(0.1)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    for _ in range(job["warm"] + job["records"]):
+        time.sleep(max(0.0, due - clock()))
         begin = clock()
 
-        def acked(error: KafkaError | None, _: object, begin: float = begin, counts: bool = number >= job["warm"]) -> None:
+        def acked(error: KafkaError | None, _: object, begin: float = begin) -> None:
+            times.append(clock() - begin)
             if error is not None:
                 failed.append(str(error))
-            elif counts:
-                times.append(clock() - begin)
 
         producer.produce(job["topic"], value, partition=0, on_delivery=acked)
         due += step
+    stopping.set()
+    listener.join()
     _flush(producer, failed)
-    return {"times": times, "failed": failed, **asdict(meter.read())}
+    return {"times": times[job["warm"] :], "failed": failed, **asdict(meter.read())}
 
 
 def tiny(job: Job) -> Job:
@@ -135,8 +146,9 @@ def each_partition(job: Job) -> Job:
     return {"failed": failed, **asdict(meter.read())}
 
 
-def _some(consumer: Consumer) -> int:
-    messages = consumer.consume(10_000, 10.0)
+def _some(consumer: Consumer, missing: int) -> int:
+    """The call waits until it has as many as it was asked for: ask for no more than are there."""
+    messages = consumer.consume(min(missing, 1_000), 10.0)
     if not messages or any(message.error() for message in (messages[0], messages[-1])):
         raise RuntimeError(f"no records: {messages[0].error() if messages else 'ten seconds of silence'}")
     return len(messages)

@@ -4,8 +4,10 @@ Nothing of it is shipped; the jars stay in build/bench/kafka. The broker's setti
 addresses, the internal topics' replication (there is one node) and how soon a deleted topic's files go.
 """
 
+import base64
 import shutil
 import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -40,7 +42,7 @@ def resolve() -> Path:
         CACHE.mkdir(parents=True, exist_ok=True)
         (CACHE / "pom.xml").write_text(_pom())
         goal = ("dependency:copy-dependencies", f"-DoutputDirectory={libraries}", "-DincludeScope=runtime")
-        subprocess.run(["mvn", "-q", "-B", *goal], cwd=CACHE, check=True)
+        subprocess.run(["mvn", "-q", "-B", *goal], cwd=CACHE, check=True, stdout=sys.stderr)
         (CACHE / "resolved").write_text(VERSION)
     return libraries
 
@@ -96,8 +98,6 @@ def _resolved() -> bool:
 
 
 def _cluster_id() -> str:
-    import base64
-
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "x")
 
 

@@ -38,6 +38,7 @@ class ColdBroker:
     ) -> None:
         settings = BROKER_SETTINGS if settings is None else settings
         self.log = MemoryLog(store)
+        self.wal = wal
         self.replica = Replica(self.log, wal, SystemClock(), broker_id)
         cache = Cache(1 << 20)
         self.appender = Appender(self.replica, wal, cache, SystemClock(), AppendLimits())

@@ -103,15 +103,18 @@ class GroupCluster:
             await broker.groups.stop()
             await broker.replica.stop()
 
-    async def add(self, broker_id: int = 0, log: CommandLog | None = None) -> GroupBroker:
-        clock = HandClock()
+    async def add(
+        self, broker_id: int = 0, log: CommandLog | None = None, clock: HandClock | None = None
+    ) -> GroupBroker:
+        clock = clock or HandClock()
         replica = Replica(log or MemoryLog(self.store), MemoryWal(), clock, broker_id)
         current = [True]
-        groups = GroupCoordinator(replica, self.settings, clock, Random(broker_id), lambda: current[0])
+        chance = Random(self.store.last * 100 + broker_id)
+        groups = GroupCoordinator(replica, self.settings, clock, chance, lambda: current[0])
         broker = GroupBroker(replica, groups, GroupOffsets(replica, groups, self.settings), clock, current)
         self.brokers[broker_id] = broker
         await replica.start()
-        incarnation = bytes([broker_id, self.store.last % 256])
+        incarnation = self.store.last.to_bytes(8, "big") + bytes([broker_id])
         await replica.register(Register(incarnation, "c", "broker", "127.0.0.1", 9092 + broker_id, "", 1, 1))
         return broker
 

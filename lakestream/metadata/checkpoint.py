@@ -53,7 +53,8 @@ async def save(
         await command_log.save_checkpoint(CheckpointNote(sequence, key))
         notes = await command_log.checkpoints()
         if len(notes) == 2:
-            await command_log.truncate(notes[1].sequence)
+            # The last command that the older one holds stays: who starts from it compares that one first (L5).
+            await command_log.truncate(notes[1].sequence - 1)
     except (Retry, Unknown, Exists) as error:
         log.warning("checkpoint %d was not saved: %s", sequence, error)
         return None

@@ -24,14 +24,14 @@ def describe_command(sequence: int, command: bytes) -> dict[str, object]:
     }  # fmt: skip
     payload = memoryview(command)[ENVELOPE.size :]
     if envelope.kind == APPEND:
-        return told | _append(payload)
+        return told | {"body": _append(payload)}
     body = _BODIES.get(envelope.kind)
     try:
         fields = msgspec.to_builtins(msgspec.msgpack.decode(payload, type=body)) if body else None
     except msgspec.MsgspecError as error:
         return told | {"malformed": str(error)}
     if body is not None and fields is not None:
-        told |= {name: _plain(value) for name, value in zip(body.__struct_fields__, fields, strict=False)}
+        told["body"] = {name: _plain(value) for name, value in zip(body.__struct_fields__, fields, strict=False)}
     return told
 
 

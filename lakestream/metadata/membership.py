@@ -85,14 +85,11 @@ class Membership:
 
     async def run(self) -> None:
         """Heartbeat and watch until cancelled."""
-        while self._replica.halted is None:
+        while self._replica.halted is None and not self._leaving:
             await asyncio.sleep(self._timing.heartbeat_s)
-            if self._leaving:
-                continue
+            await self._beat()
             if not self._replica.epoch:
                 await self.join()
-                continue
-            await self._beat()
             self._compare_digests()
             await self._watch()
 

@@ -81,7 +81,7 @@ class Replica:
 
     async def start(self) -> None:
         """Load the newest checkpoint, fold to the end of the log, and go on following it."""
-        await self._reload()
+        await self._reload(0)
         await self._read_to_end()
         for loop in (self._propose_loop, self._follow_loop, self._catch_loop):
             self._tasks.append(asyncio.create_task(self._guard(loop), name=f"replica-{loop.__name__}"))
@@ -232,14 +232,16 @@ class Replica:
             await self._catch_wanted.wait()
             self._catch_wanted.clear()
             waiters, self._catch_waiters = self._catch_waiters, []
-            error: LakestreamError | None = None
+            error: LakestreamError | None = Retry("this broker stops")
             try:
                 await self._read_to_end()
+                error = None
             except (Retry, Unknown) as failed:
                 error = Retry(str(failed))
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_exception(error) if error else waiter.set_result(None)
+            finally:
+                for waiter in waiters:
+                    if not waiter.done():
+                        waiter.set_exception(error) if error else waiter.set_result(None)
 
     async def _follow_loop(self) -> None:
         while True:
@@ -257,7 +259,7 @@ class Replica:
             try:
                 entries = await self._log.read(after, READ_LIMIT)
             except Missing:
-                await self._reload()
+                await self._reload(after)
                 continue
             if not entries and after:
                 raise Halted(f"the command log ends below {after}, which was folded: it was restored or failed over")
@@ -266,9 +268,11 @@ class Replica:
                 return
             await asyncio.sleep(0)
 
-    async def _reload(self) -> None:
+    async def _reload(self, missing: int) -> None:
         """Take the newest checkpoint; who waits for an outcome that it hides cannot be told (L9)."""
         found = await load_newest(self._log, self._wal)
+        if self.state.sequence != missing:
+            return  # another loop was faster
         if found is None:
             if self.state.sequence:
                 raise Halted("the command log was truncated, and there is no checkpoint that covers it")
@@ -277,7 +281,11 @@ class Replica:
         if state.sequence < self.state.sequence:
             raise Halted(f"the newest checkpoint is older than {self.state.sequence}, which was folded")
         self.state, self._identity = state, identity
+        self._digests = [0] * DIGESTS_KEPT
+        if self._pending:  # which of their numbers are taken nobody can tell: only a new epoch counts from 1
+            self.epoch, self._prefix = 0, b""
         self._fail_all(Unknown("the outcome lies below a checkpoint"))
+        self._check_epoch()
         self._notify()
 
     # -- folding ----------------------------------------------------------------------------------------------------

@@ -31,7 +31,9 @@ def check_batch(view: memoryview, start: int, length: int, address: int, max_dec
     if magic != MAGIC:
         raise Rejected(Fault.UNSUPPORTED_MAGIC, f"record format {magic}; only format {MAGIC} is taken")
     if batch_length != length - PREFIX_SIZE:
-        raise Rejected(Fault.CORRUPT, f"the batch says {batch_length} bytes of {length - PREFIX_SIZE}")
+        several = HEADER_SIZE - PREFIX_SIZE <= batch_length < length - PREFIX_SIZE
+        fault = Fault.INVALID_RECORD if several else Fault.CORRUPT
+        raise Rejected(fault, f"one batch was expected: it says {batch_length} bytes of {length - PREFIX_SIZE}")
     if crc != _iscsi(view[start + CHECKED_POSITION : start + length]):
         raise Rejected(Fault.CORRUPT, "CRC mismatch")
     if attributes & _NOT_FOR_PRODUCERS:

@@ -55,7 +55,9 @@ def compress(codec: int, data: bytes | memoryview) -> bytes:
     if codec == Codec.SNAPPY:
         return _compress_snappy(memoryview(data))
     if codec == Codec.LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        compressor = cramjam.lz4.Compressor(block_linked=False)  # Java's decompressor knows no linked blocks.
+        compressor.compress(data)
+        return bytes(compressor.finish())
     if codec == Codec.ZSTD:
         return bytes(cramjam.zstd.compress(data))
     raise Rejected(Fault.UNSUPPORTED_COMPRESSION, f"unknown compression codec {codec}")

@@ -100,7 +100,8 @@ class Members:
 def register(state: "State", member_id: int, body: Register) -> int | No:
     """The epoch of this incarnation. Not judged by identity: it is what makes one."""
     if body.level < state.level:
-        return No(Reason.LEVEL_UNSUPPORTED, f"the cluster is at feature level {state.level}, this member knows {body.level}")
+        text = f"the cluster is at feature level {state.level}, this member knows {body.level}"
+        return No(Reason.LEVEL_UNSUPPORTED, text)
     if state.cluster and body.cluster and body.cluster != state.cluster:
         return No(Reason.OTHER_CLUSTER, f"this log belongs to cluster {state.cluster}, not {body.cluster}")
     if not state.cluster and not body.cluster:
@@ -144,7 +145,7 @@ def settle(member: Member, body: Noop | Heartbeat) -> None:
     member.move = max(member.move, body.move)
 
 
-def expire(state: "State", member: Member, body: Expire) -> None | No:
+def expire(state: "State", member: Member, body: Expire) -> No | None:
     target = state.members.by_id.get(body.member)
     if target is None or not target.alive or target.epoch != body.epoch:
         return No(Reason.UNKNOWN_MEMBER, "that epoch has ended already")

@@ -8,30 +8,32 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 _MASK = (1 << 64) - 1
-_ODD = 0x9E3779B97F4A7C15
+_ODD, _OTHER_ODD = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 
 
 def leader_of(brokers: Sequence[int], topic_id: bytes, partition: int) -> int:
     """The broker id that clients are sent to for this partition; -1 if no broker lives."""
-    seed = _seed(topic_id, partition)
-    return max(brokers, key=lambda broker: _weight(seed, broker), default=-1)
+    return rankings(brokers, topic_id, range(partition, partition + 1))[0][0] if brokers else -1
 
 
-def ranked(brokers: Sequence[int], topic_id: bytes, partition: int) -> list[int]:
-    """All brokers in the order in which they would lead this partition."""
+def rankings(brokers: Sequence[int], topic_id: bytes, partitions: range) -> list[list[int]]:
+    """For each partition all brokers, in the order in which they would lead it."""
     if len(brokers) < 2:
-        return list(brokers)
-    seed = _seed(topic_id, partition)
-    return sorted(brokers, key=lambda broker: _weight(seed, broker), reverse=True)
+        return [list(brokers) for _ in partitions]
+    seed = int.from_bytes(blake2b(topic_id, digest_size=8).digest(), "little")
+    salts = [(broker, (broker + 1) * _ODD) for broker in brokers]
+    ranked = []
+    for partition in partitions:
+        mixed = seed + partition * _OTHER_ODD
+        weights = [(_mix(mixed ^ salt), broker) for broker, salt in salts]
+        weights.sort(reverse=True)
+        ranked.append([broker for _, broker in weights])
+    return ranked
 
 
-def _seed(topic_id: bytes, partition: int) -> int:
-    return int.from_bytes(blake2b(topic_id + partition.to_bytes(4, "little"), digest_size=8).digest(), "little")
-
-
-def _weight(seed: int, broker: int) -> tuple[int, int]:
-    """A mix in which every bit counts (a checksum would not do: it is linear, and so favours some brokers)."""
-    mixed = (seed ^ ((broker + 1) * _ODD)) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-    return mixed ^ (mixed >> 31), broker
+def _mix(number: int) -> int:
+    """A hash in which every bit counts (a checksum would not do: it is linear, and so favours some brokers)."""
+    number &= _MASK
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
+    return number ^ (number >> 31)

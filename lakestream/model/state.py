@@ -42,7 +42,9 @@ CHECKPOINT_VERSION = 1
 class State:
     """What all members agree on after folding the commands up to `sequence`."""
 
-    __slots__ = ("cluster", "digest", "groups", "level", "members", "moved", "producers", "sequence", "streams", "topics")
+    __slots__ = (
+        "cluster", "digest", "groups", "level", "members", "moved", "producers", "sequence", "streams", "topics",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.sequence = 0

@@ -128,7 +128,7 @@ def create_partitions(state: "State", member: Member, body: CreatePartitions) ->
     return body.total
 
 
-def alter_configs(state: "State", member: Member, body: AlterConfigs) -> None | No:
+def alter_configs(state: "State", member: Member, body: AlterConfigs) -> No | None:
     """Configs are replaced, not changed in place: who derived something from them sees that they are others."""
     table: ConfigTable = CLUSTER_CONFIGS
     owner: Topics | Topic | None = state.topics

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
+from typing import Protocol
 
 from lakestream.errors import Exists, Fenced, LakestreamError, Missing, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
@@ -36,8 +37,24 @@ Answer = list[int] | LakestreamError
 """A base offset or a negative reason for each batch; or the error that befell all of them alike."""
 
 
+class Batches(Protocol):
+    """The batches of one request: `release` is called when their bytes are not needed any more, then `done`, once.
+
+    `rows`, `views` and `results` belong together, item by item; `size` is the sum of the rows' lengths.
+    """
+
+    rows: list[BatchRow]
+    views: list[memoryview]
+    results: list[int]
+    size: int
+
+    def release(self) -> None: ...
+
+    def done(self, answer: Answer, /) -> None: ...
+
+
 class Submission:
-    """The batches of one request. `release` is called when their bytes are not needed any more, then `done`, once."""
+    """Batches with functions to call."""
 
     __slots__ = ("done", "release", "results", "rows", "size", "views")
 
@@ -61,13 +78,13 @@ class Tick:
 
     __slots__ = ("body", "epoch", "failed", "number", "owners", "rows", "since", "size", "submissions", "written")
 
-    def __init__(self, number: int, epoch: int, submissions: list[Submission], since: float) -> None:
+    def __init__(self, number: int, epoch: int, submissions: list[Batches], since: float) -> None:
         self.number = number
         self.epoch = epoch
         self.submissions = submissions
         self.since = since
         self.rows: list[AppendRow] = []
-        self.owners: list[tuple[Submission, int]] = []
+        self.owners: list[tuple[Batches, int]] = []
         self.body = bytearray()
         self.size = 0
         self.written = False
@@ -100,11 +117,12 @@ class Appender:
         self.stats = AppendStats()
         self.on_pressure: Callable[[bool], None] = lambda full: None
         """Called with True when too much is under way, so that sockets pause, and with False when it is less again."""
-        self._gathered: list[Submission] = []
+        self._gathered: list[Batches] = []
         self._gathered_bytes = 0
         self._under_way_bytes = 0
         self._full = False
         self._last_arrival = 0.0
+        self._crowd = 0
         self._timer: asyncio.Handle | None = None
         self._writing = 0
         self._next_tick = 1
@@ -114,7 +132,7 @@ class Appender:
         self._quiet = asyncio.Event()
         self._quiet.set()
 
-    def submit(self, submission: Submission) -> None:
+    def submit(self, submission: Batches) -> None:
         """Take the batches of one request, in the order of calls. Never blocks; watch `on_pressure`."""
         if not self._replica.epoch:
             submission.release()
@@ -123,12 +141,13 @@ class Appender:
         self._gathered.append(submission)
         self._gathered_bytes += submission.size
         self._under_way_bytes += submission.size
-        self._quiet.clear()
-        self._last_arrival = self._clock.monotonic()
-        if self._timer is None and self._writing < self._limits.uploads:
-            self._schedule()
-        elif self._gathered_bytes >= self._limits.tick_bytes and self._writing < self._limits.uploads:
-            self._schedule(now=True)
+        if self._timer is None:
+            if self._writing < self._limits.uploads:
+                self._schedule()
+        elif self._wal.linger_ms:
+            self._last_arrival = self._clock.monotonic()
+            if self._gathered_bytes >= self._limits.tick_bytes and self._writing < self._limits.uploads:
+                self._schedule(now=True)
         if not self._full and self._under_way_bytes > self._limits.under_way_bytes:
             self._full = True
             self.on_pressure(True)
@@ -151,10 +170,17 @@ class Appender:
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
-        if now or not self._wal.linger_ms or self._gathered_bytes >= self._limits.tick_bytes:
+        self._quiet.clear()
+        if now or self._gathered_bytes >= self._limits.tick_bytes:
             self._timer = loop.call_soon(self._tick)
+        elif self._wal.linger_ms:
+            self._last_arrival = self._clock.monotonic()
+            self._timer = loop.call_later(self._limits.silence_s, self._tick_if_silent, self._last_arrival)
+        elif self._crowd >= self._limits.crowd:
+            # Many small requests: a tick costs the same for ten or a thousand of them, so let more of them come.
+            self._timer = loop.call_later(self._limits.crowd_pause_s, self._tick)
         else:
-            self._timer = loop.call_later(self._limits.silence_s, self._tick_if_silent, self._clock.monotonic())
+            self._timer = loop.call_soon(self._tick)
 
     def _tick_if_silent(self, since: float) -> None:
         """Where objects cost something: wait on while batches keep coming, at most for the linger."""
@@ -173,6 +199,7 @@ class Appender:
         if not self._gathered or self._writing >= self._limits.uploads:
             return
         tick = Tick(self._next_tick, self._replica.epoch, self._take(), self._clock.monotonic())
+        self._crowd = len(tick.submissions)
         self._next_tick += 1
         self._order.append(tick)
         if not tick.epoch:
@@ -186,7 +213,7 @@ class Appender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _take(self) -> list[Submission]:
+    def _take(self) -> list[Batches]:
         """Up to about one tick's bytes, whole submissions, the oldest first."""
         if self._gathered_bytes <= self._limits.tick_bytes:
             taken, self._gathered = self._gathered, []
@@ -204,7 +231,7 @@ class Appender:
 
     def _join(self, tick: Tick) -> bytes:
         """Order the batches by stream, join them once, and let go of the buffers they came in."""
-        items = [(row[0], submission, index) for submission in tick.submissions for index, row in enumerate(submission.rows)]
+        items = [(row[0], one, index) for one in tick.submissions for index, row in enumerate(one.rows)]
         items.sort(key=itemgetter(0))
         parts: list[bytes | memoryview] = [HEADER]
         lengths: list[list[int]] = []
@@ -255,6 +282,8 @@ class Appender:
 
     def _fail(self, tick: Tick, error: LakestreamError) -> None:
         """Give a tick up, and with it what its streams have under way behind it (L16)."""
+        if tick.failed is not None:  # by an earlier one, which took all behind it down too
+            return
         tick.failed = error
         broken = {row[0] for row in tick.rows}
         behind = list(self._order)[list(self._order).index(tick) + 1 :]
@@ -295,24 +324,23 @@ class Appender:
             self.stats.failed_ticks += 1
             self._answer(tick.submissions, outcome)
             return
+        body, records = tick.body, 0
         for row, (submission, index), result in zip(tick.rows, tick.owners, outcome, strict=True):
             submission.results[index] = result
             if result >= 0:
-                stamp(tick.body, row[2], result)
-                self.stats.acked_records += row[1]
+                stamp(body, row[2], result)
+                records += row[1]
+        self.stats.acked_records += records
+        self.stats.acked_batches += len(outcome)
+        self.stats.acked_bytes += len(body)
         self._cache.add(self._replica.state.streams.next_object - 1, tick.body)
         self.stats.ack_seconds.observe(self._clock.monotonic() - tick.since)
         self._answer(tick.submissions, None)
 
-    def _answer(self, submissions: list[Submission], error: LakestreamError | None) -> None:
+    def _answer(self, submissions: list[Batches], error: LakestreamError | None) -> None:
         for submission in submissions:
             self._under_way_bytes -= submission.size
-            if error is None:
-                self.stats.acked_batches += len(submission.rows)
-                self.stats.acked_bytes += submission.size
-                submission.done(submission.results)
-            else:
-                submission.done(error)
+            submission.done(submission.results if error is None else error)
         if self._full and self._under_way_bytes < self._limits.under_way_bytes // 2:
             self._full = False
             self.on_pressure(False)

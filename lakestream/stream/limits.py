@@ -15,6 +15,9 @@ class AppendLimits:
     """Objects written at the same time."""
     silence_s: float = 0.02
     """Where objects have a price: write when nothing came for so long."""
+    crowd: int = 64
+    """Where objects have no price: if the last tick had so many requests, the next one waits a little for more."""
+    crowd_pause_s: float = 0.003
     write_timeout_s: float = 20.0
 
 

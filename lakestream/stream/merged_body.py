@@ -1,4 +1,4 @@
-"""The bytes of a merged object: what to read where, and batches finished with their true offsets, checked and indexed."""
+"""The bytes of a merged object: what to read where, and batches with their true offsets, checked and indexed."""
 
 import struct
 from typing import NamedTuple

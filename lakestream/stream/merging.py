@@ -20,6 +20,8 @@ from lakestream.stream.rules import TopicRules
 
 SLICE_OVERHEAD_BYTES = 64
 """What a slice costs in an object's index, at most: no part of what is dead in it."""
+LEAST_GROWTH = 2
+"""What suffices for a window that gets rid of many entries, or when the state is full."""
 PARTS_OF_A_LIMIT = 8
 """Retention drops whole entries: one entry spans no more than this part of what a topic's limits allow."""
 
@@ -30,7 +32,8 @@ class MoveLimits:
 
     merge_bytes: int = 64 * 1024 * 1024
     """What one merge holds in memory, and the largest merged object."""
-    merge_entries: int = 10_000
+    merge_entries: int = 4096
+    """What one merge replaces; folding its command takes a few milliseconds."""
     quiet_ms: int = 10_000
     """Entries of the newest seconds are left alone: consumers read them from memory."""
     many_entries: int = 64
@@ -56,7 +59,7 @@ class Effort(NamedTuple):
 def effort_for(topic: Topic, streams: Streams, topics: int, limits: MoveLimits) -> Effort:
     """Above half of its share, or with the state half full, a topic is merged even where it pays less (L20)."""
     if topic.entries * 2 > streams.share(topics) or streams.entries * 2 > streams.limit:
-        return Effort(limits.window_entries, max(limits.window_entries // 2, 2), min(limits.growth, 2))
+        return Effort(limits.window_entries, max(limits.window_entries // 2, 2), min(limits.growth, LEAST_GROWTH))
     return Effort(limits.many_entries, limits.window_entries, limits.growth)
 
 
@@ -141,6 +144,8 @@ def many_window(
         if stop - start >= effort.window_entries:
             lengths = list(stream.refs[start * STRIDE + 2 : stop * STRIDE : STRIDE])
             found = worthwhile(lengths, effort.window_entries, effort.growth)
+            if found is None:
+                found = worthwhile(lengths, 2 * effort.window_entries, min(effort.growth, LEAST_GROWTH))
             if found is not None:
                 return window_of(stream, objects, start + found[0], start + found[1])
     return None

@@ -120,11 +120,15 @@ class Mover:
             ready = [stream for stream in ready if len(stream.bases) >= effort.window_entries]
             if all(len(stream.bases) <= effort.many_entries for stream in ready):
                 continue
-            most = max(self._limits.merge_entries // len(ready), self._limits.window_entries)
+            most = max(self._limits.merge_entries // len(ready), self._limits.many_entries)
             bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, most)
             for stream in ready:
                 first = self._skip_full(stream, bounds.length // effort.growth)
                 window = many_window(stream, state.streams.objects, bounds, effort, first, self._bad)
+                if window is None and len(stream.bases) - first > most:
+                    # Where sizes differ much, a longer window may pay when no short one does.
+                    wide = bounds._replace(entries=self._limits.merge_entries)
+                    window = many_window(stream, state.streams.objects, wide, effort, first, self._bad)
                 if window and not merge.take(window, state.streams.objects, bounds.span_ms) and merge.full:
                     return
                 await self._breathe()
@@ -235,7 +239,7 @@ class Mover:
     async def _index(self, merge: Merge, body: bytearray) -> list[MergedSlice]:
         """Stamp and check every batch, and note where offsets lie; piece by piece, so that others get their turn."""
         rows = []
-        at = HEADER_BYTES
+        at, breath = HEADER_BYTES, 0
         for window in merge.windows:
             start, batches = at, 0
             marks: list[Mark] = []
@@ -244,13 +248,13 @@ class Mover:
                 end, offset = at + entry.length, entry.base
                 while at < end:
                     at, offset, count = finish_batches(body, at, end, entry, offset, merged, marks)
-                    batches += count
-                    if count == BATCHES_AT_ONCE:
+                    batches, breath = batches + count, breath + count
+                    if breath >= BATCHES_AT_ONCE:
+                        breath = 0
                         await asyncio.sleep(0)
                 if offset != entry.end:
                     raise BadSource(entry.object, f"the slice at {entry.position} does not end with {entry.end}")
             rows.append(MergedSlice(window.stream, start, at - start, batches, window.base, marks))
-            await asyncio.sleep(0)
         return rows
 
     async def _look_again(self, error: BadSource) -> None:

@@ -126,24 +126,28 @@ class Reader:
             async for batch in self._batches(stream, entry, timestamp):
                 if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] >= timestamp:
                     found = records.find_timestamp(batch, timestamp)
-                    if found is not None and found[0] >= stream.start:
+                    if found is not None and found[0] < stream.start:
+                        found = _first_kept(batch, stream.start, timestamp)
+                    if found is not None:
                         return Found(*found)
         return None
 
     async def find_max_timestamp(self, stream: Stream) -> Found | None:
         """The record with the greatest timestamp, the first of several."""
-        entries = list(stream.entries(stream.start))
-        if not entries:
-            return None
-        greatest = max(entry.max_timestamp for entry in entries)
+        entries = sorted(stream.entries(stream.start), key=lambda entry: (-entry.max_timestamp, entry.base))
+        best: Found | None = None
         for entry in entries:
-            if entry.max_timestamp == greatest:
-                async for batch in self._batches(stream, entry, greatest):
-                    if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] == greatest:
-                        found = records.find_max_timestamp(batch)
-                        if found is not None and found[0] >= stream.start:
-                            return Found(*found)
-        return None
+            if best is not None and entry.max_timestamp <= best.timestamp:
+                break
+            for batch in await self._batches(stream, entry):
+                if best is not None and _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] <= best.timestamp:
+                    continue
+                found = records.find_max_timestamp(batch)
+                if found is not None and found[0] < stream.start:
+                    found = _greatest_kept(batch, stream.start)
+                if found is not None and (best is None or found[1] > best.timestamp):
+                    best = Found(*found)
+        return best
 
     async def _batches(self, stream: Stream, entry: Entry, timestamp: int) -> AsyncIterator[memoryview]:
         """The batches of an entry, from about where the first one with this timestamp or a later one lies."""
@@ -313,6 +317,17 @@ class Reader:
 
     def _key(self, one: WalObject) -> str:
         return key_of(self._replica.state.cluster, one)
+
+
+def _first_kept(batch: memoryview, start: int, timestamp: int) -> tuple[int, int] | None:
+    """The same in a batch of which the log start has cut off a part: seldom, so record by record."""
+    kept = [(one.offset, one.timestamp) for one in records.decode_batch(batch) if one.offset >= start]
+    return next((one for one in kept if one[1] >= timestamp), None)
+
+
+def _greatest_kept(batch: memoryview, start: int) -> tuple[int, int] | None:
+    kept = [(one.offset, one.timestamp) for one in records.decode_batch(batch) if one.offset >= start]
+    return max(kept, key=lambda one: (one[1], -one[0]), default=None)
 
 
 def key_of(cluster: str, one: WalObject) -> str:

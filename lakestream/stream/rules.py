@@ -7,12 +7,6 @@ from lakestream.model.configs import LONG_MAX, TOPIC_CONFIGS
 from lakestream.model.topics import Topic
 
 CACHE_LIMIT = 20_000
-CLUSTER_NAMES = {
-    "max.message.bytes": "message.max.bytes",
-    "retention.ms": "log.retention.ms",
-    "retention.bytes": "log.retention.bytes",
-}
-"""A topic that does not set these takes what the whole cluster was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +46,9 @@ class Rules:
 
     def _work_out(self, configs: dict[str, str], cluster: dict[str, str]) -> TopicRules:
         def value(name: str) -> str:
-            inherited = cluster.get(CLUSTER_NAMES.get(name, ""), self._defaults.get(name))
-            return configs.get(name, inherited) or TOPIC_CONFIGS.keys[name].default or ""
+            key = TOPIC_CONFIGS.keys[name]
+            inherited = cluster.get(key.synonym, self._defaults.get(name))
+            return configs.get(name, inherited) or key.default or ""
 
         compacted_only = value("cleanup.policy") == "compact"
         return TopicRules(

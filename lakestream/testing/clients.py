@@ -6,9 +6,8 @@ producer id or a higher epoch. A consumer follows from broker to broker and neve
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lakestream.errors import Corrupt, Fenced, LakestreamError, Rejected, Retry, Unknown
 from lakestream.model.reasons import Reason
@@ -93,11 +92,15 @@ class PlainProducer(Client):
 
 
 class Window:
-    """One partition of an idempotent producer: what is under way, and the next sequence number."""
+    """One partition of an idempotent producer: what is under way, and the next sequence number.
+
+    `flight` begins with the first batch that is not acknowledged: later ones that are count too, since brokers remember
+    the last five.
+    """
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.unacked: list[Sent] = []
+        self.flight: list[Sent] = []
         self.next = 0
         self.gone = False
 
@@ -115,12 +118,12 @@ class IdempotentProducer(Client):
         self.bumps = 0
 
     async def run(self) -> None:
-        while self._left or any(window.unacked for window in self._windows):
+        while self._left or any(window.flight for window in self._windows):
             if self._id < 0:
                 self._id, self._epoch = await self.ask(lambda node: node.allocate_producer()), 0
             self._fill()
             await self._round()
-            if not any(window.unacked for window in self._windows):
+            if not any(window.flight for window in self._windows):
                 self._since = self.cluster.loop.time()
             elif self.cluster.loop.time() - self._since > 6.0 and self.chance.random() < 0.3:
                 self._give_up()
@@ -129,7 +132,7 @@ class IdempotentProducer(Client):
     def _fill(self) -> None:
         """New batches, each encoded once: a retry has to be the same bytes."""
         for window in self._windows:
-            for _ in range(self.chance.randint(0, IN_FLIGHT - len(window.unacked))):
+            for _ in range(self.chance.randint(0, IN_FLIGHT - len(window.flight))):
                 if window.gone or not self._left:
                     break
                 self._left -= 1
@@ -138,15 +141,15 @@ class IdempotentProducer(Client):
                     records, producer_id=self._id, producer_epoch=self._epoch, base_sequence=window.next
                 )
                 window.next += len(records)
-                window.unacked.append(self.cluster.ledger.send(window.partition, raw))
+                window.flight.append(self.cluster.ledger.send(window.partition, raw))
 
     async def _round(self) -> None:
         """Send all that is not acknowledged, in order, over one connection, and wait for all answers."""
         wire = self.wire()
         for window in self._windows:
-            attempts = [self._attempt(wire, batch) for batch in window.unacked]
-            results = await asyncio.gather(*attempts)
-            self._settle(window, results)
+            sent = [batch for batch in window.flight if batch.acked is None]
+            results = await asyncio.gather(*[self._attempt(wire, batch) for batch in sent])
+            self._settle(window, sent, results)
 
     async def _attempt(self, wire: Wire, batch: Sent) -> int | LakestreamError:
         topic, number = batch.partition
@@ -155,23 +158,24 @@ class IdempotentProducer(Client):
         except LakestreamError as error:
             return error
 
-    def _settle(self, window: Window, results: list[int | LakestreamError]) -> None:
-        left: list[Sent] = []
-        for batch, result in zip(window.unacked, results, strict=True):
+    def _settle(self, window: Window, sent: list[Sent], results: list[int | LakestreamError]) -> None:
+        failed = False
+        for batch, result in zip(sent, results, strict=True):
             if isinstance(result, int):
                 self.cluster.ledger.ack(batch, result)
                 continue
-            left.append(batch)
             if isinstance(result, Unknown):
                 batch.unsure += 1
                 self.drop_wire()
             elif isinstance(result, Rejected):
-                self._refused(window, batch, result, first=len(left) == 1)
+                self._refused(window, result, first=not failed)
             else:
                 self.drop_wire()
-        window.unacked = [] if window.gone else left
+            failed = True
+        while window.flight and (window.gone or window.flight[0].acked is not None):
+            del window.flight[0]
 
-    def _refused(self, window: Window, batch: Sent, error: Rejected, first: bool) -> None:
+    def _refused(self, window: Window, error: Rejected, first: bool) -> None:
         if error.reason in GONE:
             window.gone = True
         elif error.reason == Reason.OUT_OF_ORDER and first:
@@ -184,7 +188,7 @@ class IdempotentProducer(Client):
         """The delivery timeout: nobody will know what became of these; go on under another identity."""
         self.bumps += 1
         for window in self._windows:
-            window.unacked, window.next = [], 0
+            window.flight, window.next = [], 0
         if self.chance.random() < 0.5:
             self._epoch += 1
         else:
@@ -273,6 +277,3 @@ class Committer(Client):
             if found != self._acked and found not in self._unsure:
                 raise Violation(f"{self.name} committed {self._acked}, but a broker said {found}")
             await asyncio.sleep(self.chance.uniform(0.1, 0.6))
-
-
-Act = Callable[[], Coroutine[Any, Any, None]]

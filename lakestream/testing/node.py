@@ -102,7 +102,7 @@ class Node:
         await self.replica.start()
         await self.membership.join()
         self.serving = True
-        loops = (self.membership.run(), self._every(0.7, self._checkpoint), self._upkeep())
+        loops = (self.membership.run(), self._every(0.3, self._checkpoint), self._upkeep())
         await asyncio.gather(*loops)
 
     async def _upkeep(self) -> None:

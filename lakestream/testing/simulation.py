@@ -19,6 +19,7 @@ from contextvars import Context, ContextVar
 from random import Random
 from types import FrameType
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ class Process:
         self.alive = True
         self.paused = False
         self.waiting: deque[Any] = deque()
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._loop = loop
         self._context = Context()
         self._context.run(_process.set, self)
@@ -67,11 +69,9 @@ class Process:
     def kill(self) -> None:
         """Called from within, the caller must not return to its own code: await something that never comes."""
         self.alive = False
+        # Kept, so that no `finally` of theirs runs when they would be thrown away.
+        self._loop.graveyard.extend(self.tasks)
         self.waiting.clear()
-
-
-def current_process() -> Process | None:
-    return _process.get()
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -82,6 +82,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.steps = 0
         self.failures: list[str] = []
         """Exceptions that nobody caught, in any process."""
+        self.graveyard: list[asyncio.Task[Any]] = []
         self.outside = Process("outside", self)
         self._chance = Random(f"schedule-{seed}")
         self._now = 0.0
@@ -132,6 +133,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._now = max(self._now, timers[0]._when)
         if self._now > TIME_LIMIT_S:
             raise SimulationError(f"not finished after {TIME_LIMIT_S} virtual seconds")
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> "asyncio.Task[Any]":
+        task = super().create_task(coro, name=name, context=context)
+        process = (context.get(_process) if context is not None else _process.get()) or self.outside
+        process.tasks.add(task)
+        return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self._finished:

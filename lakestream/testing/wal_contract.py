@@ -10,7 +10,7 @@ writes and deletes only below the key prefix it is given.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from lakestream.errors import Exists, Missing
+from lakestream.errors import Exists, LakestreamError, Missing
 from lakestream.interfaces import Wal
 
 MakeWal = Callable[[], Awaitable[Wal]]
@@ -24,7 +24,11 @@ async def check_wal(make: MakeWal, *, persistent: bool = True, prefix: str = "ch
     assert wal.linger_ms >= 0, "linger_ms must not be negative"
     try:
         for check in _CHECKS:
-            await check(wal, f"{prefix}/{check.__name__.strip('_')}")
+            title = check.__name__.strip("_")
+            try:
+                await check(wal, f"{prefix}/{title}")
+            except LakestreamError as error:
+                raise AssertionError(f"{title.replace('_', ' ')}: not so, the WAL raised {error!r}") from error
         left = [stored.key for stored in await wal.list(prefix + "/")]
         await wal.delete(left)
         assert not await wal.list(prefix + "/"), "objects are listed after they were deleted"

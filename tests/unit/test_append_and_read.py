@@ -6,8 +6,11 @@ from lakestream.data.memory import MemoryWal
 from lakestream.errors import Rejected, Retry
 from lakestream.interfaces import Buffer
 from lakestream.metadata.stores.memory import MemoryLogStore
+from lakestream.model.commands import AdvanceLogStart
 from lakestream.model.reasons import Reason
+from lakestream.model.records import Record, encode_batch
 from lakestream.stream.limits import ReadLimits
+from lakestream.stream.reader import Found
 from tests.core import batch, start_broker
 
 
@@ -107,4 +110,16 @@ async def test_records_are_found_by_their_time() -> None:
     assert await broker.reader.find_timestamp(stream, 10_000) is None
     greatest = await broker.reader.find_max_timestamp(stream)
     assert greatest is not None and (greatest.offset, greatest.timestamp) == (9, 401)
+    await broker.stop()
+
+
+async def test_times_are_found_behind_a_log_start_in_the_middle_of_a_batch() -> None:
+    broker = await start_broker()
+    [stream] = await broker.topic("t")
+    records = [Record(offset=i, timestamp=t, key=None, value=b"v") for i, t in enumerate((300, 100, 200))]
+    await broker.append((stream, encode_batch(records)))
+    await broker.replica.propose(AdvanceLogStart([(stream.id, 1)]))
+    first = await broker.reader.find_timestamp(stream, 150)
+    greatest = await broker.reader.find_max_timestamp(stream)
+    assert (first, greatest) == (Found(2, 200), Found(2, 200))
     await broker.stop()

@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs, through the bytes of several versions; and who wins of several values."""
+"""DescribeConfigs and IncrementalAlterConfigs, through the bytes of several versions; and which value wins."""
 
 from typing import Any
 
@@ -136,7 +136,7 @@ async def test_the_clusters_configs_are_those_that_were_changed() -> None:
     async with one_broker() as broker:
         assert (await describe(broker, BROKER, "")).configs == []
         assert await alter(broker, BROKER, "", ("num.partitions", SET, "8"), ("log.retention.ms", SET, "9")) == 0
-        (retention, partitions) = (await describe(broker, BROKER, "")).configs
+        (_, partitions) = (await describe(broker, BROKER, "")).configs
         assert (partitions.name, partitions.value, partitions.config_source) == ("num.partitions", "8", 3)
         assert await value(broker, BROKER, "0", "num.partitions") == ("8", 3)
         await broker.create("a", partitions=-1)
@@ -175,7 +175,8 @@ async def test_validating_only_changes_nothing() -> None:
     async with one_broker() as broker:
         await broker.create("a")
         assert await alter(broker, TOPIC, "a", ("retention.ms", SET, "5"), validate_only=True) == 0
-        assert await alter(broker, TOPIC, "a", ("retention.ms", SET, "x"), validate_only=True) == ErrorCode.INVALID_CONFIG
+        code = await alter(broker, TOPIC, "a", ("retention.ms", SET, "x"), validate_only=True)
+        assert code == ErrorCode.INVALID_CONFIG
         assert broker.replica.state.topics.by_name["a"].configs == {}
 
 

@@ -20,9 +20,12 @@ from tests.cold_broker import ColdBroker, brokers, one_broker
 LIST, EPOCH_END, INIT = 2, 23, 22
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 NOWHERE = (0, -1, -1)
+SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11, -9: 12}
+Found = tuple[int, int, int]
+"""An error, an offset (or epoch), a timestamp (or offset)."""
 
 
-async def place(broker: ColdBroker, when: int, version: int = 11, topic: str = "a", **more: Any) -> tuple[int, int, int]:
+async def place(broker: ColdBroker, when: int, version: int = 11, topic: str = "a", **more: Any) -> Found:
     """(error, offset, timestamp) of partition 0."""
     partition = ListOffsetsPartition(partition_index=more.pop("index", 0), timestamp=when, **more)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])])
@@ -70,7 +73,7 @@ async def test_nothing_is_tiered() -> None:
 async def test_special_offsets_need_the_version_that_knows_them() -> None:
     async with one_broker() as broker:
         await broker.create("a")
-        for when, since in ((MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (PENDING_UPLOAD, 11), (-9, 12)):
+        for when, since in SINCE.items():
             assert (await place(broker, when, since - 1))[0] == ErrorCode.UNSUPPORTED_VERSION
             if since <= 11:
                 assert (await place(broker, when, since))[0] == 0
@@ -119,7 +122,16 @@ async def test_a_broker_that_cannot_be_current_says_try_again_L6() -> None:
         assert await end(broker, 0) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, -1)
 
 
-async def end(broker: ColdBroker, epoch: int, version: int = 4, index: int = 0, known: int = -1) -> tuple[int, int, int]:
+async def test_a_time_in_lost_bytes_is_an_error_of_the_storage() -> None:
+    async with brokers(2) as (broker, other):
+        await broker.create("a")
+        await broker.append("a", 0, [100])
+        await broker.wal.delete([one.key for one in await broker.wal.list("")])
+        assert await place(other, 50) == (ErrorCode.KAFKA_STORAGE_ERROR, -1, -1)
+        assert await place(other, LATEST) == (0, 1, -1)
+
+
+async def end(broker: ColdBroker, epoch: int, version: int = 4, index: int = 0, known: int = -1) -> Found:
     partition = OffsetForLeaderPartition(partition=index, current_leader_epoch=known, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="a", partitions=[partition])])
     (one,) = (await broker.call(EPOCH_END, request, version)).topics[0].partitions

@@ -57,9 +57,9 @@ class HttpServer:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listener = socket.create_server((self._host, self._port), family=family, backlog=128)
         config = uvicorn.Config(
-            self.app(), http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None, log_level="warning", access_log=False,
-            date_header=False, server_header=False, timeout_graceful_shutdown=_STOP_S, timeout_keep_alive=30,
-            limit_concurrency=_CONNECTIONS_MAX,
+            self.app(), http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None, log_level="warning",
+            access_log=False, date_header=False, server_header=False, timeout_graceful_shutdown=_STOP_S,
+            timeout_keep_alive=30, limit_concurrency=_CONNECTIONS_MAX,
         )  # fmt: skip
         config.load()
         server = uvicorn.Server(config)

@@ -42,8 +42,11 @@ class Api:
 
 
 def decode_request(api: Api, version: int, buffer: Buffer, pos: int) -> Any:
-    """The request whose body is the rest of `buffer`. Raises Malformed."""
-    return codec.decode(api.request, version, api.is_flexible(version), buffer, pos)
+    """The request whose body begins at `pos`. Raises Malformed.
+
+    Bytes behind it are passed over, as in Kafka: librdkafka sends some after an "all topics" Metadata request.
+    """
+    return codec.decode(api.request, version, api.is_flexible(version), buffer, pos, exact=False)
 
 
 def encode_response(api: Api, version: int, correlation_id: int, response: object) -> bytearray:

@@ -47,13 +47,13 @@ COMPILED_LIMIT: Final = 4096
 """Far above the number of structs times versions; the caches only grow to what is used."""
 
 
-def decode(cls: type[T], version: int, flexible: bool, buffer: Buffer, pos: int = 0) -> T:
-    """Read the message that fills the rest of `buffer`, to its last byte."""
+def decode(cls: type[T], version: int, flexible: bool, buffer: Buffer, pos: int = 0, exact: bool = True) -> T:
+    """Read the message that fills the rest of `buffer`, to its last byte if it has to be `exact`."""
     try:
         message, end = decoder(cls, version, flexible)(buffer, pos)  # type: ignore[arg-type]
     except UNREADABLE as error:
         raise Malformed(f"{cls.__name__} version {version}: {error}") from None
-    if end != len(buffer):
+    if end != len(buffer) and (exact or end > len(buffer)):
         raise Malformed(f"{cls.__name__} version {version}: {len(buffer) - end} bytes too many")
     return message  # type: ignore[no-any-return]
 

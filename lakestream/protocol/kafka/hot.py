@@ -2,7 +2,7 @@
 
 They are read in place, from a view of the receive buffer; what lies behind `end` belongs to the next request. A number
 read from there by a frame that lies is garbage but harmless: slices are checked against `end`, and a frame must end
-exactly where its last field does. Record bytes are views, never copies.
+exactly where its last field does. Record bytes are not touched: what is given is where they lie.
 
 A topic is its name (str), or its id (16 bytes) from Produce 13 and Fetch 13 on.
 """
@@ -26,14 +26,18 @@ _I32: Final = struct.Struct(">i").unpack_from
 # Produce requests
 
 
+Records = tuple[int, int, int]
+"""A partition, and where its records lie in the frame's buffer: start and length; the length of null is -1."""
+
+
 @dataclass(slots=True)
 class ParsedProduce:
-    """A Produce request; records are views of the frame."""
+    """A Produce request; records stay where they are."""
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[tuple[Topic, list[tuple[int, memoryview | None]]]]
+    topics: list[tuple[Topic, list[Records]]]
 
 
 def parse_produce(view: memoryview, pos: int, end: int, version: int) -> ParsedProduce:
@@ -95,12 +99,12 @@ _ONE_OLD: Final = struct.Struct(">ii").unpack_from
 _ONE_FLEXIBLE: Final = struct.Struct(">iBBB").unpack_from
 
 
-def _only_partition(view: memoryview, pos: int, end: int, version: int) -> tuple[int, memoryview] | None:
+def _only_partition(view: memoryview, pos: int, end: int, version: int) -> Records | None:
     """The last partition of a request without tagged fields, or None if it is anything less simple."""
     if version < 9:
         index, size = _ONE_OLD(view, pos)
         start = pos + 8
-        return (index, view[start:end]) if size >= 0 and start + size == end else None
+        return (index, start, size) if size >= 0 and start + size == end else None
     index, a, b, c = _ONE_FLEXIBLE(view, pos)
     if a < 0x80:
         size, start = a - 1, pos + 5
@@ -113,7 +117,7 @@ def _only_partition(view: memoryview, pos: int, end: int, version: int) -> tuple
     stop = start + size
     if size < 0 or stop + 3 != end or view[stop] or view[stop + 1] or view[stop + 2]:
         return None
-    return index, view[start:stop]
+    return index, start, size
 
 
 _PRODUCE_FIXED: Final = struct.Struct(">hi").unpack_from
@@ -134,24 +138,21 @@ def _parse_produce(view: memoryview, pos: int, end: int, version: int) -> tuple[
     acks, timeout_ms = _PRODUCE_FIXED(view, pos)
     topic_count, pos = count(view, pos + 6)
     _check_count(topic_count, end - pos)
-    topics: list[tuple[Topic, list[tuple[int, memoryview | None]]]] = []
+    topics: list[tuple[Topic, list[Records]]] = []
     mark = pos
     for _ in range(topic_count):
         topic, pos = _topic(view, pos, end, length, by_id=version >= 13)
         partition_count, pos = count(view, pos)
         _check_count(partition_count, (end - pos) // 5)
         mark = pos
-        partitions: list[tuple[int, memoryview | None]] = []
+        partitions: list[Records] = []
         for _ in range(partition_count):
             (index,) = _I32(view, pos)
             size, pos = count(view, pos + 4)
-            if size >= 0:
-                partitions.append((index, _slice(view, pos, size, end)))
-                pos += size
-            elif size == -1:
-                partitions.append((index, None))
-            else:
-                raise Malformed(f"a length of {size}")
+            if size < -1 or size > end - pos:
+                raise Malformed(f"a length of {size} where {end - pos} bytes are left")
+            partitions.append((index, pos, size))
+            pos += max(size, 0)
             if flexible:
                 pos = skip_tags(view, pos) if view[pos] else pos + 1
         if flexible:

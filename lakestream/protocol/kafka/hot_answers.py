@@ -30,16 +30,26 @@ def encode_produce_response(
     """A whole response frame, its length in front."""
     if len(topics) == 1:
         topic, partitions = topics[0]
-        if len(partitions) == 1 and partitions[0][5] is None:
+        if len(partitions) == 1 and partitions[0].error_message is None:
             index, error, base, appended, start, _ = partitions[0]
-            pack, size, head = _one_answer(version, topic)
-            if version >= 8:
-                nothing = _NOTHING_FLEXIBLE if version >= 9 else _NOTHING
-                return pack(size, correlation_id, head, index, error, base, appended, start, nothing, throttle_time_ms)
-            if version >= 5:
-                return pack(size, correlation_id, head, index, error, base, appended, start, throttle_time_ms)
-            return pack(size, correlation_id, head, index, error, base, appended, throttle_time_ms)
+            return encode_one_produced(
+                version, correlation_id, topic, index, error, base, appended, start, throttle_time_ms
+            )
     return _encode_produce_response(version, correlation_id, topics, throttle_time_ms)
+
+
+def encode_one_produced(
+    version: int, correlation_id: int, topic: Topic, index: int, error: int, base: int, appended: int, start: int,
+    throttle_time_ms: int = 0,
+) -> bytes:  # fmt: skip
+    """The answer to a request with one partition: its fields are those of `Produced`."""
+    pack, size, head = _one_answer(version, topic)
+    if version >= 8:
+        nothing = _NOTHING_FLEXIBLE if version >= 9 else _NOTHING
+        return pack(size, correlation_id, head, index, error, base, appended, start, nothing, throttle_time_ms)
+    if version >= 5:
+        return pack(size, correlation_id, head, index, error, base, appended, start, throttle_time_ms)
+    return pack(size, correlation_id, head, index, error, base, appended, throttle_time_ms)
 
 
 @lru_cache(TEMPLATES_LIMIT)

@@ -14,7 +14,7 @@ from typing import Final
 from lakestream.metadata.replica import Replica
 from lakestream.model.batch import LEADER_EPOCH
 from lakestream.model.members import Member
-from lakestream.model.placement import ranked
+from lakestream.model.placement import rankings
 from lakestream.model.topics import Topic, name_problem
 from lakestream.protocol.kafka.apis import APIS
 from lakestream.protocol.kafka.calls import Handler, RequestContext
@@ -232,8 +232,7 @@ def _partitions(topic: Topic, brokers: tuple[int, ...]) -> list[MetadataResponse
     live = set(brokers)
     absent = [one for one in range(len(brokers) + missing) if one not in live][:missing]
     partitions = []
-    for index in range(count):
-        order = ranked(brokers, topic.id, index)
+    for index, order in enumerate(rankings(brokers, topic.id, range(count))):
         replicas = (order + absent)[:shown]
         partitions.append(
             MetadataResponsePartition(

@@ -5,53 +5,92 @@ acks=all are the same, since nothing is acknowledged before it is durable.
 """
 
 import asyncio
-from collections.abc import Callable
 
 from lakestream.errors import Fenced, LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.batch import NO_TIMESTAMP, restamp_log_append_time
 from lakestream.model.check import check_batch
-from lakestream.model.pointers import address_of
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
 from lakestream.protocol.kafka.calls import ProduceCall
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.hot import ParsedProduce
-from lakestream.protocol.kafka.hot_answers import Produced, encode_produce_response
-from lakestream.stream.appender import Answer, Appender, BatchRow, Submission
+from lakestream.protocol.kafka.hot_answers import Produced, encode_one_produced, encode_produce_response
+from lakestream.stream.appender import Answer, Appender, BatchRow
 from lakestream.stream.rules import Rules, TopicRules
 
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 """What a compressed batch may become; more is a bomb."""
 THROTTLE_MS = 1000
 
+Name = str | bytes
+"""A topic's name, or its id."""
+
 
 
 class Producing:
-    """One Produce request until its answer: what each partition gets, and which of them wait for the log."""
+    """One Produce request until its answer: its batches for the appender, and what each partition is told."""
 
-    __slots__ = ("call", "handler", "topics", "waiting")
+    __slots__ = ("acks", "api", "call", "refused", "results", "rows", "size", "views", "waiting")
 
-    def __init__(self, handler: "ProduceApi", call: ProduceCall) -> None:
-        self.handler = handler
+    def __init__(self, api: "ProduceApi", call: ProduceCall, acks: int) -> None:
+        self.api = api
         self.call = call
-        self.topics: list[tuple[str | bytes, list[Produced]]] = []
-        self.waiting: list[tuple[list[Produced], int, Stream, int]] = []
-        """Where the result goes, the partition, its stream, its log append time."""
+        self.acks = acks
+        self.size = 0
+        self.rows: list[BatchRow] = []
+        self.views: list[memoryview] = []
+        self.results: list[int] = []
+        self.waiting: list[tuple[Name, int, Stream, int]] = []
+        """Of each row: the topic as it was named, the partition, its stream, its log append time."""
+        self.refused: list[tuple[Name, Produced]] = []
+
+    def release(self) -> None:
+        self.call.release()
 
     def done(self, answer: Answer) -> None:
-        if isinstance(answer, LakestreamError):
-            code = error_code(answer)
-            for results, partition, stream, _ in self.waiting:
-                results.append(Produced(partition, code, -1, -1, stream.start, str(answer)))
+        if not self.acks:
+            self._unanswered(answer)
+        elif type(answer) is list and len(answer) == 1 and answer[0] >= 0 and not self.refused:
+            name, partition, stream, time_ms = self.waiting[0]
+            call, throttle_ms = self.call, self.api.throttle_ms(self)
+            frame = encode_one_produced(
+                call.version, call.correlation_id, name, partition, 0, answer[0], time_ms, stream.start, throttle_ms
+            )
+            self._answer(frame, throttle_ms)
         else:
-            for (results, partition, stream, time_ms), result in zip(self.waiting, answer, strict=True):
-                if result >= 0:
-                    results.append(Produced(partition, 0, result, time_ms, stream.start))
-                else:
-                    results.append(Produced(partition, code_of(-result), -1, -1, stream.start))
-        self.handler.reply(self)
+            self._answer_all(answer)
+
+    def _unanswered(self, answer: Answer) -> None:
+        """acks=0: there is no answer; that something went wrong shows as a closed connection, as in Kafka."""
+        if self.refused or isinstance(answer, LakestreamError) or any(result < 0 for result in answer):
+            self.call.connection.abort()
+        self.call.answer(None)
+
+    def _answer_all(self, answer: Answer) -> None:
+        topics: dict[Name, list[Produced]] = {}
+        for name, refused in self.refused:
+            topics.setdefault(name, []).append(refused)
+        for index, (name, partition, stream, time_ms) in enumerate(self.waiting):
+            if isinstance(answer, LakestreamError):
+                told = Produced(partition, error_code(answer), -1, -1, stream.start, str(answer))
+            elif answer[index] >= 0:
+                told = Produced(partition, 0, answer[index], time_ms, stream.start)
+            else:
+                told = Produced(partition, code_of(-answer[index]), -1, -1, stream.start)
+            topics.setdefault(name, []).append(told)
+        call, throttle_ms = self.call, self.api.throttle_ms(self)
+        self._answer(
+            encode_produce_response(call.version, call.correlation_id, list(topics.items()), throttle_ms), throttle_ms
+        )
+
+    def _answer(self, frame: bytes, throttle_ms: int) -> None:
+        """Late, and saying so, if a topic holds too many entries (L20)."""
+        if throttle_ms:
+            asyncio.get_running_loop().call_later(throttle_ms / 1000, self.call.answer, frame)
+        else:
+            self.call.answer(frame)
 
 
 class ProduceApi:
@@ -68,11 +107,16 @@ class ProduceApi:
     def __call__(self, call: ProduceCall) -> None:
         request: ParsedProduce = call.connection.parser.parse(call.view, call.start, call.end, call.version)
         topics = self._replica.state.topics
-        for topic, partitions in request.topics:
-            found = topics.by_name.get(topic) if isinstance(topic, str) else topics.by_id.get(topic)
-            if found is None or any(partition >= len(found.streams) for partition, _ in partitions):
+        for name, partitions in request.topics:
+            topic = topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
+            if topic is None:
                 self._later(call, request)
                 return
+            known = len(topic.streams)
+            for partition, _, _ in partitions:
+                if partition >= known:
+                    self._later(call, request)
+                    return
         self._take(call, request)
 
     def _later(self, call: ProduceCall, request: ParsedProduce) -> None:
@@ -92,45 +136,26 @@ class ProduceApi:
         task.add_done_callback(self._tasks.discard)
 
     def _take(self, call: ProduceCall, request: ParsedProduce) -> None:
-        producing = Producing(self, call)
-        rows: list[BatchRow] = []
-        views: list[memoryview] = []
-        state = self._replica.state
-        for topic, partitions in request.topics:
-            results: list[Produced] = []
-            producing.topics.append((topic, results))
-            found = state.topics.by_name.get(topic) if isinstance(topic, str) else state.topics.by_id.get(topic)
-            for partition, records in partitions:
+        producing = Producing(self, call, request.acks)
+        topics = self._replica.state.topics
+        for name, partitions in request.topics:
+            topic = topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
+            for partition, start, length in partitions:
                 try:
-                    stream = self._stream(found, partition, topic)
-                    view, row, time_ms = self._check(request, stream, records)
+                    stream = self._stream(topic, partition, name)
+                    time_ms = self._check(producing, request, stream, start, length)
                 except Rejected as error:
-                    results.append(Produced(partition, error.reason, -1, -1, -1, str(error)))
+                    producing.refused.append((name, Produced(partition, error.reason, -1, -1, -1, str(error))))
                     self.refused += 1
                 else:
-                    rows.append(row)
-                    views.append(view)
-                    producing.waiting.append((results, partition, stream, time_ms))
-        if rows:
-            self._appender.submit(Submission(rows, views, call.release, self._done(producing, request.acks)))
+                    producing.waiting.append((name, partition, stream, time_ms))
+        if producing.rows:
+            self._appender.submit(producing)
         else:
             call.release()
-            self._done(producing, request.acks)([])
+            producing.done([])
 
-    def _done(self, producing: Producing, acks: int) -> Callable[[Answer], None]:
-        if acks:
-            return producing.done
-
-        def unanswered(answer: Answer) -> None:
-            """acks=0: there is no answer; that something went wrong shows as a closed connection, as in Kafka."""
-            failed = any(one.error_code for _, results in producing.topics for one in results)
-            if failed or isinstance(answer, LakestreamError) or any(result < 0 for result in answer):
-                producing.call.connection.abort()
-            producing.call.answer(None)
-
-        return unanswered
-
-    def _stream(self, topic: Topic | None, partition: int, name: str | bytes) -> Stream:
+    def _stream(self, topic: Topic | None, partition: int, name: Name) -> Stream:
         if topic is None:
             by_id = isinstance(name, bytes)
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -139,20 +164,20 @@ class ProduceApi:
             raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {len(topic.streams)} partitions")
         return self._replica.state.streams.by_id[topic.streams[partition]]
 
-    def _check(
-        self, request: ParsedProduce, stream: Stream, records: memoryview | None
-    ) -> tuple[memoryview, BatchRow, int]:
-        """The batch, its row for the command, and its log append time. Raises Rejected with Kafka's code."""
-        if request.acks not in (0, 1, -1):
+    def _check(self, producing: Producing, request: ParsedProduce, stream: Stream, start: int, length: int) -> int:
+        """Add the batch to what is submitted; returns its log append time. Raises Rejected with Kafka's code."""
+        if request.acks not in (-1, 1, 0):
             raise Rejected(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}: it has to be 0, 1 or -1")
-        if not records:
+        if length <= 0:
             raise Rejected(ErrorCode.INVALID_RECORD, "no records")
         rules = self._rules.of(stream.topic)
-        if len(records) > rules.max_message_bytes:
-            text = f"a batch of {len(records)} bytes; max.message.bytes is {rules.max_message_bytes}"
+        if length > rules.max_message_bytes:
+            text = f"a batch of {length} bytes; max.message.bytes is {rules.max_message_bytes}"
             raise Rejected(ErrorCode.MESSAGE_TOO_LARGE, text)
+        call = producing.call
+        assert call.slab is not None, "the bytes are ours until they are released"
         try:
-            info = check_batch(records, 0, len(records), address_of(records), MAX_DECOMPRESSED_BYTES)
+            info = check_batch(call.view, start, length, call.slab.address, MAX_DECOMPRESSED_BYTES)
         except Rejected as error:
             raise Rejected(code_of(error.reason), str(error)) from None
         if info.transactional or request.transactional_id is not None:
@@ -160,30 +185,24 @@ class ProduceApi:
         time_ms, greatest = -1, info.max_timestamp
         if rules.log_append_time:
             time_ms = greatest = self._clock.wall_ms()
-            if records.readonly:
-                records = memoryview(bytearray(records))
-            restamp_log_append_time(records, 0, len(records), time_ms)
+            restamp_log_append_time(call.view, start, length, time_ms)
         elif not rules.any_time:
-            self._check_time(rules, info.min_timestamp, info.max_timestamp)
-        row = (stream.id, info.count, info.length, greatest, info.producer_id, info.producer_epoch, info.base_sequence)
-        return records, row, time_ms
+            self._check_time(rules, info.min_timestamp, greatest)
+        producing.rows.append(
+            (stream.id, info.count, length, greatest, info.producer_id, info.producer_epoch, info.base_sequence)
+        )
+        producing.views.append(call.view[start : start + length])
+        producing.results.append(0)
+        producing.size += length
+        return time_ms
 
     def _check_time(self, rules: TopicRules, least: int, greatest: int) -> None:
         now = self._clock.wall_ms()
         if greatest - now > rules.after_max_ms or (least != NO_TIMESTAMP and now - least > rules.before_max_ms):
             raise Rejected(ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far from the broker's time")
 
-    def reply(self, producing: Producing) -> None:
-        """Answer; late, and saying so, if a topic holds more entries than half its share (L20)."""
-        call = producing.call
-        throttle_ms = self._throttle_ms(producing)
-        frame = encode_produce_response(call.version, call.correlation_id, producing.topics, throttle_ms)
-        if throttle_ms:
-            asyncio.get_running_loop().call_later(throttle_ms / 1000, call.answer, frame)
-        else:
-            call.answer(frame)
-
-    def _throttle_ms(self, producing: Producing) -> int:
+    def throttle_ms(self, producing: Producing) -> int:
+        """How long to wait with the answer: more the fuller a topic's share of entries is, from half of it on (L20)."""
         streams = self._replica.state.streams
         if streams.entries * 2 < streams.limit:
             return 0

@@ -10,6 +10,8 @@ import mmap
 from collections.abc import Callable
 from typing import Final
 
+from lakestream.model.pointers import address_of
+
 _PRIVATE: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _LAZY: Final = _PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
 
@@ -17,10 +19,12 @@ _LAZY: Final = _PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
 class Slab:
     """A piece of memory and how many still need it. Made with one pin, that of its maker."""
 
-    __slots__ = ("pins", "pool", "used_bytes", "view")
+    __slots__ = ("address", "pins", "pool", "used_bytes", "view")
 
     def __init__(self, view: memoryview, pool: "SlabPool | None" = None) -> None:
         self.view = view
+        self.address = address_of(view)
+        """Of its first byte, for compiled code."""
         self.pins = 1
         self.pool = pool
         self.used_bytes = -1
@@ -38,7 +42,7 @@ class Slab:
 
 def small_copy(part: memoryview) -> Slab:
     """A slab of its own for a few bytes that have to wait."""
-    return Slab(memoryview(bytes(part)))
+    return Slab(memoryview(bytearray(part)))
 
 
 class SlabPool:

@@ -70,6 +70,8 @@ class TopicApis:
         failed = await stale(self._replica)
         commands = [failed] * len(request.topics) if failed else self._judge_all(request.topics)
 
+        unset = self._shown({})
+
         async def create(name: str, command: CreateTopic | Refusal | None) -> CreatableTopicResult:
             outcome: object = command
             if isinstance(command, CreateTopic) and not request.validate_only:
@@ -77,7 +79,13 @@ class TopicApis:
             if isinstance(outcome, Refusal):
                 return CreatableTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
             assert isinstance(command, CreateTopic)
-            return self._created(command)
+            return CreatableTopicResult(
+                name=name,
+                topic_id=command.topic_id,
+                num_partitions=command.partitions,
+                replication_factor=command.replication,
+                configs=self._shown(command.configs) if command.configs else unset,
+            )
 
         named = {topic.name: command for topic, command in zip(request.topics, commands, strict=True)}
         return CreateTopicsResponse(topics=await asyncio.gather(*(create(*one) for one in named.items())))
@@ -100,19 +108,14 @@ class TopicApis:
             judged.append(made)
         return judged
 
-    def _created(self, made: CreateTopic) -> CreatableTopicResult:
+    def _shown(self, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        """The configs of a new topic as they are in force."""
         cluster = self._replica.state.topics.configs
-        configs = []
+        shown = []
         for key in sorted(TOPIC_CONFIGS.keys.values(), key=lambda one: one.name):
-            layers = topic_layers(key, made.configs, cluster, self._broker)
-            configs.append(CreatableTopicConfigs(name=key.name, value=layers[0].value, config_source=layers[0].source))
-        return CreatableTopicResult(
-            name=made.name,
-            topic_id=made.topic_id,
-            num_partitions=made.partitions,
-            replication_factor=made.replication,
-            configs=configs,
-        )
+            first = topic_layers(key, configs, cluster, self._broker)[0]
+            shown.append(CreatableTopicConfigs(name=key.name, value=first.value, config_source=first.source))
+        return shown
 
     # -- DeleteTopics -----------------------------------------------------------------------------------------------
 

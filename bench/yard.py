@@ -1,0 +1,119 @@
+"""Where the comparison takes place: both brokers on one core, the client on the other, unique topics, quiet disks."""
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.kafka import Kafka
+from bench.ours import Lakestream
+from bench.process import CLIENT_CORE, pinned, say
+
+SYNCED = {"flush.messages": "1"}
+"""The topic setting with which Kafka syncs each append."""
+
+WARM_BYTES = 3_000_000_000
+PARTITIONS = 6
+
+Broker = Kafka | Lakestream
+Result = dict[str, Any]
+
+
+class Yard:
+    """Brokers are started when they are first asked for; Kafka is warmed until its compiler has settled."""
+
+    def __init__(self, folder: Path, *, quick: bool, with_kafka: bool) -> None:
+        self.folder = folder
+        self.quick = quick
+        self._with_kafka = with_kafka
+        self._kafka: Kafka | None = None
+        self._ours: Lakestream | None = None
+        self._names = itertools.count(1)
+
+    @property
+    def rounds(self) -> int:
+        return 2 if self.quick else 3
+
+    @property
+    def seconds(self) -> float:
+        return 2.0 if self.quick else 4.0
+
+    @property
+    def ours(self) -> Lakestream:
+        if self._ours is None:
+            say("# starting Lakestream")
+            self._ours = Lakestream(self.folder / "lakestream")
+            self._ours.start()
+            self._warm(self._ours, 300_000_000)
+        return self._ours
+
+    @property
+    def kafka(self) -> Kafka | None:
+        if self._kafka is None and self._with_kafka:
+            say("# starting Apache Kafka, and warming it with 3 GB")
+            self._kafka = Kafka(self.folder / "kafka")
+            self._kafka.start()
+            self._warm(self._kafka, WARM_BYTES)
+        return self._kafka
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[Lakestream]:
+        """A Lakestream of its own, not started: for questions that hurt it or fill it."""
+        broker = Lakestream(self.folder / f"fresh-{next(self._names)}")
+        try:
+            yield broker
+        finally:
+            broker.stop()
+
+    def topic(self, broker: Broker, partitions: int = PARTITIONS, *, synced: bool = False) -> str:
+        name = f"bench-{next(self._names)}"
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        config = SYNCED if synced else {}
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)], request_timeout=60)[name].result()
+        return name
+
+    def client(self, broker: Broker, job: str, **asked: Any) -> Result:
+        """Run a job of bench.client against one broker, after the disk has taken what others left in memory."""
+        os.sync()
+        words = json.dumps({"job": job, "bootstrap": broker.bootstrap, "pids": broker.pids, **asked})
+        argv = pinned(CLIENT_CORE, [sys.executable, "-m", "bench.client", words])
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+        if done.returncode:
+            raise RuntimeError(f"{job} against {broker.name} failed: {done.stderr[-2000:]}")
+        result: Result = json.loads(done.stdout)
+        result["cpu_s"] = result["user_s"] + result["system_s"]
+        summary = {key: round(value, 3) for key, value in result.items() if isinstance(value, float)}
+        say(f"#   {job} {broker.name}: {summary}")
+        return result
+
+    def close(self) -> None:
+        """What they stored is thrown away, so nobody waits for a tidy end."""
+        for broker in (self._ours, self._kafka):
+            if broker is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    broker.kill()
+
+    def _warm(self, broker: Broker, total: int) -> None:
+        """Every path that will be measured, until `total` bytes went through the first."""
+        topic, done = self.topic(broker), 0
+        while done < total:
+            asked = {"topic": topic, "partitions": PARTITIONS, "size": 1000, "idempotent": True}
+            done += self.client(broker, "produce", records=600_000, **asked)["bytes"]
+        asked = {"topic": topic, "partitions": PARTITIONS, "size": 1000, "records": 200_000, "passes": 2}
+        self.client(broker, "consume", **asked)
+        pipeline = {"size": 100, "connections": 16, "window": 256, "seconds": self.seconds}
+        self.client(broker, "tiny", topic=self.topic(broker), partitions=PARTITIONS, **pipeline)
+
+
+def foreign(results: list[Result]) -> str:
+    """How busy everybody else kept the machine meanwhile, in cores."""
+    loads = [result["foreign"] for result in results]
+    return f"foreign load {min(loads):.2f}-{max(loads):.2f} cores"
