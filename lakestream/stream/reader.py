@@ -139,7 +139,7 @@ class Reader:
         for entry in entries:
             if best is not None and entry.max_timestamp <= best.timestamp:
                 break
-            for batch in await self._batches(stream, entry):
+            async for batch in self._batches(stream, entry, best.timestamp + 1 if best is not None else -1):
                 if best is not None and _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] <= best.timestamp:
                     continue
                 found = records.find_max_timestamp(batch)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -23,11 +23,11 @@ CLIENTS: dict[str, Callable[[], Client]] = {
 Clients = Callable[[str], Client]
 
 
-def params() -> list[object]:
+def params() -> list[Any]:
     """Every client; the tests of one of them stay in one test process, so that they share its cluster."""
     marks = {name: [pytest.mark.xdist_group(name)] for name in CLIENTS}
     marks["java"].append(pytest.mark.needs(*TOOLS))
-    return [pytest.param(name, marks=marks[name]) for name in CLIENTS]
+    return [pytest.param(name, marks=marks[name], id=name) for name in CLIENTS]
 
 
 class TopicMaker(Protocol):

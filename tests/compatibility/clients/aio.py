@@ -104,7 +104,8 @@ class AiokafkaProducer:
             metadata = await sent
         except KafkaError as failure:
             return refusal(failure)
-        return Ack(metadata.partition, metadata.offset)
+        # Without acks there is nothing to say.
+        return Ack(metadata.partition, metadata.offset) if metadata is not None else Ack(-1, -1)
 
 
 class AiokafkaConsumer:

@@ -1,0 +1,157 @@
+"""Consumer groups as every client runs them: sharing partitions, committing, coming back, keeping a place."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.compatibility.clients.face import Client, Member, Record, produce
+from tests.compatibility.conftest import Clients, TopicMaker, params
+from tests.serving import eventually
+
+PATIENT = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 500}
+"""Heartbeats are how members learn of a rebalance: with frequent ones a test is quick."""
+
+
+def numbered(count: int, partitions: int) -> list[Record]:
+    return [Record(value=b"%d" % i, partition=i % partitions) for i in range(count)]
+
+
+def values(member: Member) -> list[bytes | None]:
+    return [stored.value for stored in member.seen]
+
+
+def await_assignment(members: Sequence[Member], partitions: int) -> None:
+    """Until each member has its fair share, and together they have all."""
+
+    def shared() -> bool:
+        sizes = [len(member.assigned) for member in members]
+        together = set().union(*(member.assigned for member in members))
+        return len(together) == sum(sizes) == partitions and max(sizes) - min(sizes) <= 1
+
+    eventually(shared, f"the {partitions} partitions are not shared out among {len(members)} members", 40)
+
+
+def test_two_members_share_the_partitions_and_one_takes_over_when_the_other_leaves(
+    client: Client, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str]
+) -> None:
+    topic, group = make_topic(partitions=4), name()
+    produce(client, bootstrap, topic, numbered(100, 4))
+    first = Member(client, bootstrap, group, [topic], PATIENT)
+    await_assignment([first], 4)
+    eventually(lambda: len(first.seen) >= 100, "the first member reads everything")
+    first.commit()
+    second = Member(client, bootstrap, group, [topic], PATIENT)
+    await_assignment([first, second], 4)
+    produce(client, bootstrap, topic, [Record(value=b"both %d" % i, partition=i % 4) for i in range(100)])
+    eventually(lambda: len(first.seen) + len(second.seen) >= 200, "both members read on")
+    assert 0 < len(second.seen) < 100
+    second.commit()
+    left = second.leave()
+    await_assignment([first], 4)
+    produce(client, bootstrap, topic, [Record(value=b"one %d" % i, partition=i % 4) for i in range(100)])
+    eventually(lambda: len(first.seen) + len(left) >= 300, "the first member reads what the second one left")
+    seen = Counter(stored.value for stored in first.leave() + left)
+    assert len(seen) == 300 and set(seen.values()) == {1}
+
+
+def test_a_group_goes_on_from_its_committed_offsets(
+    client: Client, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str], admin: AdminClient
+) -> None:
+    topic, group = make_topic(partitions=2), name()
+    produce(client, bootstrap, topic, numbered(20, 2))
+    member = Member(client, bootstrap, group, [topic])
+    eventually(lambda: len(member.seen) == 20, "everything is read")
+    member.commit()
+    member.leave()
+    produce(client, bootstrap, topic, [Record(value=b"later", partition=1)])
+    again = Member(client, bootstrap, group, [topic])
+    eventually(lambda: again.seen, "the later record is read")
+    assert [(stored.partition, stored.offset, stored.value) for stored in again.leave()] == [(1, 10, b"later")]
+
+
+def test_what_was_not_committed_is_read_again(
+    client: Client, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str]
+) -> None:
+    topic, group = make_topic(), name()
+    produce(client, bootstrap, topic, numbered(10, 1))
+    for _ in range(2):
+        member = Member(client, bootstrap, group, [topic])
+        eventually(lambda: len(member.seen) == 10, "everything is read")  # noqa: B023
+        assert [stored.offset for stored in member.leave()] == list(range(10))
+
+
+def test_committing_by_itself_works_too(
+    client: Client, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str]
+) -> None:
+    topic, group = make_topic(), name()
+    produce(client, bootstrap, topic, numbered(10, 1))
+    config = {"enable.auto.commit": True, "auto.commit.interval.ms": 200}
+    member = Member(client, bootstrap, group, [topic], config)
+    eventually(lambda: len(member.seen) == 10, "everything is read")
+    member.leave()
+    produce(client, bootstrap, topic, [Record(value=b"later")])
+    again = Member(client, bootstrap, group, [topic], config)
+    eventually(lambda: again.seen, "the later record is read")
+    assert [stored.value for stored in again.leave()] == [b"later"]
+
+
+def test_a_member_that_dies_is_replaced_after_its_session(
+    client: Client, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str], clients: Clients
+) -> None:
+    """The dead one never leaves: its consumer is left alone without polls or, for librdkafka, with a stopped thread."""
+    topic, group = make_topic(partitions=2), name()
+    config = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500, "max.poll.interval.ms": 6_000}
+    dead = client.consumer(bootstrap, {"group.id": group, "auto.offset.reset": "earliest", **config})
+    dead.subscribe([topic])
+    eventually(lambda: [dead.poll(0.1), dead.assignment()][1], "the first member gets its partitions")
+    heir = Member(clients("librdkafka"), bootstrap, group, [topic], PATIENT | ASSIGNORS[client.name])
+    await_assignment([heir], 2)
+    heir.leave()
+    dead.close()
+
+
+ASSIGNORS: dict[str, dict[str, object]] = {
+    "librdkafka": {},
+    "java": {},
+    "kafka-python": {},
+    "aiokafka": {"partition.assignment.strategy": "roundrobin"},
+}
+"""What librdkafka has to be told to share a group with another client."""
+
+
+@pytest.mark.parametrize("other", [param for param in params() if param.id != "librdkafka"])
+def test_different_clients_share_a_group(
+    other: str, clients: Clients, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str]
+) -> None:
+    topic, group = make_topic(partitions=4), name()
+    ours, theirs = clients("librdkafka"), clients(other)
+    members = [
+        Member(ours, bootstrap, group, [topic], PATIENT | ASSIGNORS[other]),
+        Member(theirs, bootstrap, group, [topic], PATIENT),
+    ]
+    await_assignment(members, 4)
+    produce(ours, bootstrap, topic, numbered(40, 4))
+    eventually(lambda: sum(len(member.seen) for member in members) >= 40, "all is read")
+    for member in members:
+        member.commit()
+    assert sorted(stored.value for member in members for stored in member.leave()) == sorted(b"%d" % i for i in range(40))
+
+
+def test_a_static_member_that_comes_back_keeps_its_partitions_without_a_rebalance(
+    client: Client, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str]
+) -> None:
+    topic, group = make_topic(partitions=4), name()
+    members = [
+        Member(client, bootstrap, group, [topic], {**PATIENT, "group.instance.id": f"instance-{i}"}) for i in range(2)
+    ]
+    await_assignment(members, 4)
+    before = [set(member.assigned) for member in members]
+    members[1].leave()
+    again = Member(client, bootstrap, group, [topic], {**PATIENT, "group.instance.id": "instance-1"})
+    eventually(lambda: again.assigned, "the member is back")
+    assert again.assigned == before[1]
+    assert members[0].assigned == before[0]
+    again.leave()
+    members[0].leave()
