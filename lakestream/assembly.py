@@ -21,9 +21,10 @@ from lakestream.metadata.replica import READ_LIMIT, Replica
 from lakestream.metrics import Metrics
 from lakestream.model import kernels
 from lakestream.model.commands import LEVEL, Register
-from lakestream.model.configs import kafka_names
+from lakestream.model.configs import kafka_names, topic_defaults
 from lakestream.protocol.http.server import HttpServer, HttpSources, Json
 from lakestream.protocol.kafka.admission import Limits
+from lakestream.protocol.kafka.answer_room import AnswerRoom
 from lakestream.protocol.kafka.calls import Handler
 from lakestream.protocol.kafka.configs import ConfigApis
 from lakestream.protocol.kafka.creation import TopicMaker
@@ -42,11 +43,16 @@ from lakestream.readiness import Announcement, announce
 from lakestream.settings import Settings, data_folder, sqlite_path
 from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
+from lakestream.stream.collector import Collector
 from lakestream.stream.group_offsets import GroupOffsets
 from lakestream.stream.groups import GroupCoordinator
 from lakestream.stream.limits import AppendLimits, ReadLimits
+from lakestream.stream.merging import MoveLimits
+from lakestream.stream.mover import Mover
 from lakestream.stream.reader import Reader
+from lakestream.stream.retention import Expiry, Retention
 from lakestream.stream.rules import Rules
+from lakestream.stream.upkeep import Schedule, Upkeep
 from lakestream.stream.waiting import Waiting
 
 log = logging.getLogger(__name__)
@@ -130,19 +136,9 @@ async def build_core(settings: Settings, broker_id: int) -> Core:
         appender=Appender(replica, wal, cache, clock, append_limits),
         reader=Reader(replica, wal, cache, ReadLimits(cache_bytes=settings.cache_bytes)),
         waiting=Waiting(replica),
-        rules=Rules(replica, topic_defaults(settings)),
+        rules=Rules(replica, topic_defaults(kafka_names(asdict(settings).items()))),
         membership=Membership(replica, clock, random, about(settings), timing(settings)),
     )
-
-
-def topic_defaults(settings: Settings) -> dict[str, str]:
-    """What a topic that does not say otherwise gets from this broker's settings."""
-    return {
-        "max.message.bytes": str(settings.message_max_bytes),
-        "message.timestamp.type": settings.log_message_timestamp_type,
-        "retention.ms": str(settings.log_retention_ms),
-        "retention.bytes": str(settings.log_retention_bytes),
-    }
 
 
 def about(settings: Settings) -> Register:
@@ -175,10 +171,11 @@ def build_kafka(core: Core) -> Kafka:
     shown = kafka_names(asdict(settings).items())
     maker = TopicMaker(replica, shown, core.random)
     groups = GroupCoordinator(replica, settings, core.clock, core.random, lambda: core.membership.current)
-    offsets = GroupOffsets(replica, groups, settings)
+    offsets = GroupOffsets(replica, groups)
     produce = ProduceApi(replica, core.appender, core.rules, core.clock)
     sessions = Sessions(core.random)
-    fetch = FetchApi(replica, core.reader, core.waiting, sessions, core.clock, settings.fetch_max_bytes)
+    room = AnswerRoom(settings.fetch_max_bytes, settings.memory_bytes, lambda: server.unsent_bytes)
+    fetch = FetchApi(replica, core.reader, core.waiting, sessions, core.clock, room)
     handlers: dict[int, Handler] = {}
     metadata = MetadataApis(replica, maker, lambda: [PRODUCE, *handlers])
     for family in (
@@ -200,6 +197,7 @@ def limits(settings: Settings) -> Limits:
     return Limits(
         max_frame_bytes=settings.socket_request_max_bytes,
         memory_bytes=settings.memory_bytes,
+        unsent_bytes=settings.memory_bytes,
         max_connections=settings.max_connections,
         idle_timeout_s=settings.connections_max_idle_ms / 1000,
     )
@@ -233,6 +231,17 @@ async def follow(command_log: CommandLog, after: int) -> AsyncIterator[Json]:
             await command_log.wait(after, 1.0)
 
 
+def build_upkeep(core: Core, mover: Mover) -> Upkeep:
+    settings = core.settings
+    collector = Collector(core.replica, core.command_log, core.wal, core.cache, settings.collector_grace_ms)
+    expiry = Expiry(producers_ms=settings.producer_id_expiration_ms, offsets_ms=settings.offsets_retention_ms)
+    retention = Retention(core.replica, core.rules.of, core.clock, expiry)
+    schedule = Schedule(
+        collect_s=settings.collector_interval_ms / 1000, retention_s=settings.log_retention_check_interval_ms / 1000
+    )
+    return Upkeep(core.membership, collector, retention, mover, schedule)
+
+
 def run(settings: Settings, broker_id: int, ready_fd: int | None = None) -> int:
     """Run one broker in this process until SIGTERM; returns its exit code."""
     import uvloop
@@ -247,6 +256,8 @@ async def _run(settings: Settings, broker_id: int, ready_fd: int | None) -> int:
     core = await build_core(settings, broker_id)
     kafka = build_kafka(core)
     http = build_http(core, kafka, lambda: broker.ready())
+    mover = Mover(core.replica, core.wal, core.rules.of, MoveLimits())
+    upkeep = build_upkeep(core, mover)
     broker = Broker(
         Parts(
             command_log=core.command_log,
@@ -257,12 +268,13 @@ async def _run(settings: Settings, broker_id: int, ready_fd: int | None) -> int:
             waiting=core.waiting,
             kafka=kafka.server,
             http=http,
-            background=[kafka.groups.run],
+            background=[kafka.groups.run, upkeep.run],
+            before_drain=kafka.groups.stop,
             dump=dump_in_a_fork,
         ),
         settings.drain_ms / 1000,
     )
-    core.membership.settled = lambda: (core.appender.settled(), 0)
+    core.membership.settled = lambda: (core.appender.settled(), mover.settled())
     kafka.server.close_connections()
     await kafka.server.start(settings.kafka_host, settings.kafka_port)
     await http.start()

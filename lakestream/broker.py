@@ -38,6 +38,8 @@ class Parts:
     http: HttpServer
     background: Sequence[Callable[[], Awaitable[None]]]
     """What runs beside serving until it is cancelled: upkeep, group timers."""
+    before_drain: Callable[[], Awaitable[None]]
+    """Sends those away who would wait for longer than a drain."""
     dump: Dump
 
 
@@ -126,6 +128,7 @@ class Broker:
         parts = self._parts
         self._serving, self.state = False, "stopping"
         parts.waiting.wake_all()
+        await parts.before_drain()
         if parts.replica.halted is None:
             await parts.kafka.drain(self._drain_s)
             try:

@@ -94,8 +94,7 @@ class Settings:
     broker_session_ms: int = _setting(_META, 9_000, "Silence after which a broker counts as dead.", low=100)
     broker_heartbeat_ms: int = _setting(_META, 2_000, "How often a broker says that it lives.", low=10)
     checkpoint_every: int = _setting(_META, 20_000, "Commands between two checkpoints of the state.", low=10)
-    entries_max: int = _setting(_META, 1_000_000, "Most WAL entries the state may hold; then producers wait.", low=1000)
-    entries_topic_max: int = _setting(_META, 250_000, "One topic's share of entries_max.", low=100)
+    log_retention_check_interval_ms: int = _setting(_META, 30_000, "How often retention is applied.", low=10)
     collector_interval_ms: int = _setting(_META, 60_000, "How often dead WAL objects are looked for.", low=10)
     collector_grace_ms: int = _setting(_META, 600_000, "How long an unreferenced WAL object is still kept.")
 

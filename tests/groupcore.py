@@ -111,7 +111,7 @@ class GroupCluster:
         current = [True]
         chance = Random(self.store.last * 100 + broker_id)
         groups = GroupCoordinator(replica, self.settings, clock, chance, lambda: current[0])
-        broker = GroupBroker(replica, groups, GroupOffsets(replica, groups, self.settings), clock, current)
+        broker = GroupBroker(replica, groups, GroupOffsets(replica, groups), clock, current)
         self.brokers[broker_id] = broker
         await replica.start()
         incarnation = self.store.last.to_bytes(8, "big") + bytes([broker_id])

@@ -25,6 +25,17 @@ Dump = Callable[[State], Awaitable[bytes]]
 async def load_newest(command_log: CommandLog, wal: Wal) -> tuple[State, bytes] | None:
     """The newest readable checkpoint's state and the identity of its last command; None if none was ever noted."""
     notes = await command_log.checkpoints()
+    while True:
+        try:
+            return await _load_one_of(notes, wal)
+        except Corrupt:
+            # They may have been replaced and collected while we read.
+            before, notes = notes, await command_log.checkpoints()
+            if notes == before:
+                raise
+
+
+async def _load_one_of(notes: list[CheckpointNote], wal: Wal) -> tuple[State, bytes] | None:
     problems = []
     for note in notes:
         try:

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 READ_LIMIT = 1000
 BATCH_LIMIT = 256
+BATCH_BYTES = 4 * 1024 * 1024
 DIGESTS_KEPT = 8192
 POLL_S = 1.0
 BACKOFF_S = (0.01, 1.0)
@@ -176,7 +177,11 @@ class Replica:
 
     def _take(self) -> list[Proposal]:
         taken: list[Proposal] = []
+        size = 0
         while self._queue and len(taken) < BATCH_LIMIT:
+            size += len(self._queue[0].payload)
+            if taken and size > BATCH_BYTES:
+                break
             proposal = self._queue.popleft()
             proposal.n = self._next_n
             self._next_n += 1

@@ -1,6 +1,7 @@
 """Pieces of WAL objects in memory, bounded in bytes, the least recently used go first."""
 
 from collections import OrderedDict
+from collections.abc import Collection
 
 Key = tuple[int, int]
 """The number of an object in the state, and where in the object the piece starts."""
@@ -58,7 +59,7 @@ class Cache:
             self._pieces.move_to_end(key)
         return piece
 
-    def forget(self, number: int) -> None:
-        """An object is gone: its pieces are only in the way."""
-        for key in [key for key in self._pieces if key[0] == number]:
+    def forget(self, numbers: Collection[int]) -> None:
+        """These objects are gone: their pieces are only in the way."""
+        for key in [key for key in self._pieces if key[0] in numbers]:
             self.size_bytes -= len(self._pieces.pop(key))

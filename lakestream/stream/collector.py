@@ -8,7 +8,6 @@ garbage whatever is folded later, so it does no harm if two brokers collect at o
     outdated    a checkpoint older than both that are noted
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ T = TypeVar("T")
 
 DELETED_AT_ONCE = 1000
 """Objects of one delete, and names of one `Collected`."""
-FORGOTTEN_AT_ONCE = 32
 
 _KINDS = ((TICK, wal_prefix, parse_wal_key), (MERGED, merged_prefix, parse_merged_key))
 
@@ -89,10 +87,7 @@ class Collector:
         outcome = await self._replica.propose(Collected([number for number, _ in dead]))
         if isinstance(outcome, No):
             log.error("the names of collected objects were not forgotten: %s", outcome.message)
-        for index, (number, _) in enumerate(dead):
-            self._cache.forget(number)
-            if index % FORGOTTEN_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        self._cache.forget({number for number, _ in dead})
 
 
 def is_first_broker(state: State, member_id: int) -> bool:

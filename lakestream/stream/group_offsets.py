@@ -1,21 +1,15 @@
-"""A group's committed offsets, and groups seen from outside: commit, fetch, delete, describe, list, expire."""
+"""A group's committed offsets, and groups seen from outside: commit, fetch, delete, describe, list."""
 
-import asyncio
-import logging
 from dataclasses import dataclass
 
-from lakestream.errors import Fenced, Rejected, Retry, Unknown
+from lakestream.errors import Rejected
 from lakestream.metadata.replica import Replica
 from lakestream.model.group_members import Commit, Group, GroupState
-from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets, ExpireOffsets, overdue
+from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets
 from lakestream.model.groups import DeleteGroup
 from lakestream.model.reasons import Reason
-from lakestream.settings import Settings
 from lakestream.stream.groups import GroupCoordinator, agreed
 
-log = logging.getLogger(__name__)
-
-EXPIRY_CHECK_S = 600.0
 MAX_COMMIT_BYTES = 1 << 20
 ROW_BYTES = 32
 """About what an offset takes in a command, its note aside."""
@@ -35,10 +29,9 @@ class GroupOffsets:
     Every call raises Rejected for a definite no, Retry or Fenced if nothing happened, Unknown if nobody can tell.
     """
 
-    def __init__(self, replica: Replica, coordinator: GroupCoordinator, settings: Settings) -> None:
+    def __init__(self, replica: Replica, coordinator: GroupCoordinator) -> None:
         self._replica = replica
         self._coordinator = coordinator
-        self._settings = settings
 
     async def commit(self, body: CommitOffsets) -> list[int]:
         """For each offset 0 or the reason why it is not kept."""
@@ -84,23 +77,3 @@ class GroupOffsets:
             raise Rejected(Reason.UNKNOWN_GROUP, f"Group {name} not found.")
         room = self._coordinator.rooms.get(name)
         return SeenGroup(group, GroupState.PREPARING if room is not None and room.rebalancing(group) else group.state)
-
-    async def run(self) -> None:
-        """Let old offsets go, until cancelled."""
-        while True:
-            await asyncio.sleep(EXPIRY_CHECK_S)
-            await self.expire()
-
-    async def expire(self) -> None:
-        """The live broker with the lowest id looks for all, by the cluster's time (L14)."""
-        members = self._replica.state.members
-        brokers = members.brokers()
-        before_ms = members.time_ms - self._settings.offsets_retention_ms
-        if not brokers or brokers[0].id != self._replica.member_id or before_ms <= 0:
-            return
-        if any(overdue(self._replica.state, before_ms)):
-            try:
-                outcome = await self._replica.propose(ExpireOffsets(before_ms))
-                log.info("offsets and groups that expired: %s", outcome)
-            except (Retry, Unknown, Fenced) as error:
-                log.warning("the expiry of offsets did not get through: %s", error)

@@ -6,10 +6,9 @@ came, a no is said only after a look at the end of the command log (L6), an unkn
 
 import asyncio
 import struct
-from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock, CommandLog, Wal
@@ -32,9 +31,20 @@ from lakestream.stream.appender import Answer, Appender, BatchRow, Submission
 from lakestream.stream.cache import Cache
 from lakestream.stream.collector import Collector
 from lakestream.stream.limits import AppendLimits, ReadLimits
+from lakestream.stream.merging import MoveLimits
+from lakestream.stream.mover import Mover
 from lakestream.stream.reader import Reader
+from lakestream.stream.retention import Expiry, Retention
+from lakestream.stream.rules import Rules
+from lakestream.stream.upkeep import Schedule, Upkeep
 from lakestream.stream.waiting import Waiting
 
+CHECKPOINT_S = 0.3
+SCHEDULE = Schedule(collect_s=2.0, retention_s=1.5, move_s=0.7)
+MOVE_LIMITS = MoveLimits(
+    quiet_ms=500, many_entries=6, window_entries=3, growth=2, dead_age_ms=1000, dead_bytes=100, write_timeout_s=3.0
+)
+"""All that takes minutes in a real cluster takes seconds here."""
 _HEADER = struct.Struct(">i8xqqhi")
 """Of a batch from byte 23: last offset delta, max timestamp, producer id, producer epoch, first sequence."""
 
@@ -48,7 +58,6 @@ class NodeOptions:
     read_limits: ReadLimits
     cache_bytes: int = 1 << 20
     linger_ms: int = 0
-    upkeep_s: float = 2.0
     grace_ms: int = 3_000
 
 
@@ -60,6 +69,7 @@ class Classes:
     appender: type[Appender] = Appender
     reader: type[Reader] = Reader
     collector: type[Collector] = Collector
+    mover: type[Mover] = Mover
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,11 @@ class Node:
         self.collector = classes.collector(self.replica, command_log, wal, self.cache, options.grace_ms)
         about = Register(b"", "", "broker", "host", 9092 + broker_id, "", broker_id, LEVEL)
         self.membership = Membership(self.replica, clock, random, about, options.timing)
-        self.membership.settled = lambda: (self.appender.settled(), 0)
+        rules = Rules(self.replica, {})
+        self.mover = classes.mover(self.replica, wal, rules.of, MOVE_LIMITS)
+        self.membership.settled = lambda: (self.appender.settled(), self.mover.settled())
+        retention = Retention(self.replica, rules.of, clock, Expiry())
+        self._upkeep = Upkeep(self.membership, self.collector, retention, self.mover, SCHEDULE)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -102,23 +116,13 @@ class Node:
         await self.replica.start()
         await self.membership.join()
         self.serving = True
-        loops = (self.membership.run(), self._every(0.3, self._checkpoint), self._upkeep())
-        await asyncio.gather(*loops)
-
-    async def _upkeep(self) -> None:
-        await asyncio.sleep(self._random.uniform(0, self._options.upkeep_s))
-        await self._every(self._options.upkeep_s, self.collect)
-
-    async def _every(self, period_s: float, act: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        while True:
-            await asyncio.sleep(period_s)
-            try:
-                await act()
-            except (Retry, Unknown, Fenced):
-                continue
+        await asyncio.gather(self.membership.run(), self._checkpoint(), self._upkeep.run())
 
     async def _checkpoint(self) -> None:
-        await self.membership.checkpoint_if_due(self._log, self._wal)
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            with suppress(Retry, Unknown, Fenced):
+                await self.membership.checkpoint_if_due(self._log, self._wal)
 
     async def collect(self) -> int:
         return await self.collector.collect() if self.replica.epoch else 0
@@ -190,8 +194,8 @@ class Node:
 
     # -- topics and groups ------------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, topic_id: bytes, partitions: int) -> None:
-        await self.propose(CreateTopic(name, topic_id, partitions, 1, {}))
+    async def create_topic(self, name: str, topic_id: bytes, partitions: int, configs: dict[str, str]) -> None:
+        await self.propose(CreateTopic(name, topic_id, partitions, 1, configs))
 
     async def delete_topic(self, topic_id: bytes) -> None:
         await self.propose(DeleteTopic(topic_id))

@@ -6,63 +6,31 @@
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from contextlib import suppress
+import logging
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from lakestream.errors import LakestreamError
 from lakestream.metadata.membership import Timing
-from lakestream.model.wal_object import checkpoint_prefix
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.testing.clients import Client, Committer, Consumer, IdempotentProducer, PlainProducer
-from lakestream.testing.cluster import Cluster, ClusterFaults
-from lakestream.testing.faults import Faults
-from lakestream.testing.ledger import Partition, Violation, object_key
-from lakestream.testing.node import Classes, Node, NodeOptions
+from lakestream.testing.cluster import Cluster
+from lakestream.testing.judgement import judge
+from lakestream.testing.ledger import Partition, Violation
+from lakestream.testing.mixes import MIXES
+from lakestream.testing.node import Classes, NodeOptions
 from lakestream.testing.simulation import Process, SimulatedLoop, run
 
 CHAOS_S = 15.0
 HEALING_S = 120.0
 QUIET_S = 8.0
-ROUNDS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
-    """What goes wrong: with the stores all the time, and how often (in seconds) the nemesis acts."""
-
-    faults: ClusterFaults
-    kill_every_s: float = 0.0
-    pause_every_s: float = 0.0
-    cut_every_s: float = 0.0
-    jump_every_s: float = 0.0
-
-
-_LOSSY = Faults(refused=0.02, request_lost=0.02, answer_lost=0.05, late=0.03, slow=0.02, hint_lost=0.3)
-_CRASHY = Faults(crash_before=0.004, crash_after=0.004, answer_lost=0.01)
-_BAD_STORE = Faults(latency_s=(0.002, 0.1), refused=0.08, request_lost=0.04, answer_lost=0.05, late=0.05, slow=0.05)
-
-MIXES = {
-    "calm": Mix(faults=ClusterFaults()),
-    "lost and late answers": Mix(faults=ClusterFaults(log=_LOSSY, wal=_LOSSY, wire_lost=0.03)),
-    "crash between any two steps": Mix(faults=ClusterFaults(log=_CRASHY, wal=_CRASHY), kill_every_s=6.0),
-    "paused brokers": Mix(faults=ClusterFaults(wire_lost=0.01), pause_every_s=2.0),
-    "object-store errors": Mix(faults=ClusterFaults(wal=_BAD_STORE)),
-    "cut off": Mix(faults=ClusterFaults(log=Faults(answer_lost=0.01)), cut_every_s=3.0),
-    "everything": Mix(
-        faults=ClusterFaults(
-            log=Faults(refused=0.01, request_lost=0.01, answer_lost=0.03, late=0.02, slow=0.02, crash_before=0.002,
-                       crash_after=0.002, hint_lost=0.2),
-            wal=Faults(latency_s=(0.002, 0.05), refused=0.03, request_lost=0.02, answer_lost=0.02, late=0.02,
-                       slow=0.02, crash_before=0.002, crash_after=0.002),
-            wire_lost=0.02,
-            skew_ms=60_000,
-        ),
-        kill_every_s=8.0, pause_every_s=4.0, cut_every_s=8.0, jump_every_s=5.0,
-    ),
-}  # fmt: skip
+PAUSES_S = (0.2, 1.0, 2.0, 3.5, 6.0)
+CUTS_S = (0.3, 1.5, 2.2, 5.0)
+"""Shorter and longer than a session."""
+CONFIGS: tuple[dict[str, str], ...] = ({}, {}, {}, {"retention.bytes": "1500"}, {"retention.ms": "4000"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +52,42 @@ def simulate(seed: int, mix: str = "", classes: Classes | None = None) -> Report
     """One run. Raises Violation (or SimulationError) with the seed in it if the contract is broken."""
     name = mix or list(MIXES)[seed % len(MIXES)]
     try:
-        return run(lambda loop: Scenario(loop, seed, name, classes or Classes()).run(), seed)
+        with no_faults_logged():
+            return run(lambda loop: Scenario(loop, seed, name, classes or Classes()).run(), seed)
     except AssertionError as error:
         again = f'python -c "from lakestream.testing.scenario import simulate; print(simulate({seed}, {name!r}))"'
         error.add_note(f"seed {seed}, mix {name!r}; again: {again}")
         raise
+
+
+class FaultsLogged(logging.Handler):
+    """Exceptions that were caught, logged and survived: in a simulation they are faults all the same."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.faults: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.faults.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+@contextmanager
+def no_faults_logged() -> Iterator[None]:
+    """Listen to what our own code logs, and keep it quiet."""
+    logger, handler = logging.getLogger("lakestream"), FaultsLogged()
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    try:
+        yield
+        if handler.faults:
+            raise Violation(f"a fault was logged: {handler.faults[0]}")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 class Scenario:
@@ -118,7 +117,7 @@ class Scenario:
         for seat in cluster.seats:
             cluster.start(seat)
         admin = Client(cluster, "admin")
-        partitions = await self._create_topic(admin, "main", chance.randint(1, 3))
+        partitions = await self._create_topic(admin, "main", chance.randint(1, 3), chance.choice(CONFIGS))
         producers = [
             IdempotentProducer(cluster, f"idempotent-{n}", partitions, chance.randint(15, 50))
             for n in range(chance.randint(1, 3))
@@ -140,7 +139,8 @@ class Scenario:
         await self._quiesce()
         for task in side:
             task.cancel()
-        await self._judge(admin)
+        await judge(cluster, self._topics, dead_may_stay=self._mix.jump_every_s > 0)
+        self._check()
         return self._report(sum(producer.bumps for producer in producers))
 
     def _spawn(self, name: str, worker: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -148,12 +148,14 @@ class Scenario:
         self._tasks.append(task)
         return task
 
-    async def _create_topic(self, admin: Client, name: str, partitions: int) -> list[Partition]:
+    async def _create_topic(
+        self, admin: Client, name: str, partitions: int, configs: dict[str, str]
+    ) -> list[Partition]:
         """Asked again and again until it is there: a topic id tells ours from another's."""
         topic = self._chance.randbytes(16)
         while True:
             with suppress(LakestreamError):
-                await admin.ask(lambda node: node.create_topic(name, topic, partitions))
+                await admin.ask(lambda node: node.create_topic(name, topic, partitions, configs))
             if topic in self._cluster.auditor.state.topics.by_id:
                 self._topics.append(topic)
                 return [(topic, number) for number in range(partitions)]
@@ -164,8 +166,8 @@ class Scenario:
         mix, cluster, chance = self._mix, self._cluster, self._chance
         acts = (
             (mix.kill_every_s, cluster.kill),
-            (mix.pause_every_s, lambda seat: cluster.pause(seat, chance.choice((0.2, 1.0, 2.0, 3.5, 6.0)))),
-            (mix.cut_every_s, lambda seat: cluster.cut(seat, chance.choice((0.3, 1.5, 2.2, 5.0)), chance.randint(0, 1))),
+            (mix.pause_every_s, lambda seat: cluster.pause(seat, chance.choice(PAUSES_S))),
+            (mix.cut_every_s, lambda seat: cluster.cut(seat, chance.choice(CUTS_S), chance.randint(0, 1))),
             (mix.jump_every_s, lambda seat: seat.clock.jump(chance.choice((-90_000, -500, 500, 90_000)))),
         )
 
@@ -180,7 +182,7 @@ class Scenario:
         """Topics come and go beside the work, and log starts move."""
         chance, cluster = self._chance, self._cluster
         for number in range(3):
-            side = await self._create_topic(admin, "side", 2)
+            side = await self._create_topic(admin, "side", 2, {})
             producer = IdempotentProducer(cluster, f"side-{number}", side, 8)
             worker = Process("side-producer", self._loop).start(producer.run())
             self._tasks.append(worker)
@@ -214,8 +216,6 @@ class Scenario:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    # -- judgement --------------------------------------------------------------------------------------------------
-
     async def _quiesce(self) -> None:
         """Wait until what is under way has arrived, sessions are over, and the collector has been round."""
         cluster = self._cluster
@@ -223,54 +223,6 @@ class Scenario:
             await asyncio.sleep(0.2)
         await asyncio.sleep(QUIET_S)
         self._check()
-
-    async def _judge(self, admin: Client) -> None:
-        cluster = self._cluster
-        for seat in cluster.seats:
-            node = seat.node
-            assert node is not None and seat.process is not None
-            await seat.process.start(self._read_all(node))
-            cluster.auditor.check_whole(seat.process.name, node.replica.state)
-        needed = cluster.auditor.referenced()
-        if lost := sorted(needed.keys() - cluster.wal.keys):
-            raise Violation(f"the log points to objects that are not there: {lost}")
-        await self._check_leaks(needed)
-        self._check()
-
-    async def _check_leaks(self, needed: "Mapping[str, object]") -> None:
-        """Nothing is left that nobody owns; dead objects may be, where cluster time stood still after a jump (L14)."""
-        cluster = self._cluster
-        for _ in range(ROUNDS):
-            for seat in cluster.seats:
-                assert seat.node is not None and seat.process is not None
-                await seat.process.start(seat.node.collect())
-            state = cluster.auditor.state
-            notes = await cluster.log.checkpoints()
-            oldest = min((note.key for note in notes), default="")
-            noted = {key for key in cluster.wal.keys if key.startswith(checkpoint_prefix(state.cluster)) and key >= oldest}
-            dead = {object_key(state.cluster, one) for one in state.streams.dead.values()}
-            leaked = cluster.wal.keys - needed.keys() - noted
-            if not leaked - dead and not (leaked and not self._mix.jump_every_s):
-                return
-            await asyncio.sleep(1.0)
-        raise Violation(f"objects that nobody owns were not collected: {sorted(leaked)}")
-
-    async def _read_all(self, node: Node) -> None:
-        """Every offset from start to end through one broker."""
-        ledger = self._cluster.ledger
-        for topic in self._topics:
-            for number in range(len(self._cluster.auditor.state.topics.by_id[topic].streams)):
-                partition = (topic, number)
-                start, end = await node.bounds(topic, number)
-                bases, position = [], start
-                while position < end:
-                    fetched = await node.fetch(topic, number, position, 1 << 20, 0.0)
-                    following = ledger.observe(partition, position, fetched.data)
-                    if following == position:
-                        raise Violation(f"broker {node.id} gives nothing at {position}, before the end {end}")
-                    bases += [base for base in ledger.read[partition] if position <= base < following]
-                    position = following
-                ledger.check_whole(partition, start, end, bases, f"broker {node.id}")
 
     def _report(self, bumps: int) -> Report:
         sent = self._cluster.ledger.sent.values()

@@ -1,5 +1,7 @@
 """Consumer groups as every client runs them: sharing partitions, committing, coming back, keeping a place."""
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,10 +18,6 @@ PATIENT = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 500}
 
 def numbered(count: int, partitions: int) -> list[Record]:
     return [Record(value=b"%d" % i, partition=i % partitions) for i in range(count)]
-
-
-def values(member: Member) -> list[bytes | None]:
-    return [stored.value for stored in member.seen]
 
 
 def await_assignment(members: Sequence[Member], partitions: int) -> None:
@@ -47,6 +45,7 @@ def test_two_members_share_the_partitions_and_one_takes_over_when_the_other_leav
     produce(client, bootstrap, topic, [Record(value=b"both %d" % i, partition=i % 4) for i in range(100)])
     eventually(lambda: len(first.seen) + len(second.seen) >= 200, "both members read on")
     assert 0 < len(second.seen) < 100
+    first.commit()
     second.commit()
     left = second.leave()
     await_assignment([first], 4)
@@ -97,19 +96,43 @@ def test_committing_by_itself_works_too(
     assert [stored.value for stored in again.leave()] == [b"later"]
 
 
-def test_a_member_that_dies_is_replaced_after_its_session(
+def test_a_member_that_no_longer_polls_loses_its_partitions(
     client: Client, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str], clients: Clients
 ) -> None:
-    """The dead one never leaves: its consumer is left alone without polls or, for librdkafka, with a stopped thread."""
     topic, group = make_topic(partitions=2), name()
-    config = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500, "max.poll.interval.ms": 6_000}
-    dead = client.consumer(bootstrap, {"group.id": group, "auto.offset.reset": "earliest", **config})
-    dead.subscribe([topic])
-    eventually(lambda: [dead.poll(0.1), dead.assignment()][1], "the first member gets its partitions")
+    config = {"session.timeout.ms": 1_500, "heartbeat.interval.ms": 300, "max.poll.interval.ms": 2_000}
+    idle = client.consumer(bootstrap, {"group.id": group, "auto.offset.reset": "earliest", **config})
+    idle.subscribe([topic])
+    eventually(lambda: [idle.poll(0.1), idle.assignment()][1], "the first member gets its partitions")
     heir = Member(clients("librdkafka"), bootstrap, group, [topic], PATIENT | ASSIGNORS[client.name])
     await_assignment([heir], 2)
     heir.leave()
-    dead.close()
+    idle.close()
+
+
+DOOMED = """
+import sys, confluent_kafka
+bootstrap, group, topic = sys.argv[1:]
+config = {"bootstrap.servers": bootstrap, "group.id": group, "session.timeout.ms": 1000, "heartbeat.interval.ms": 200}
+consumer = confluent_kafka.Consumer(config)
+consumer.subscribe([topic], on_assign=lambda consumer, places: print(len(places), flush=True))
+while True:
+    consumer.poll(1)
+"""
+
+
+def test_a_member_that_is_killed_is_replaced_when_its_session_ends(
+    bootstrap: str, make_topic: TopicMaker, name: Callable[[], str], clients: Clients
+) -> None:
+    topic, group = make_topic(partitions=2), name()
+    argv = [sys.executable, "-c", DOOMED, bootstrap, group, topic]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as doomed:
+        assert doomed.stdout is not None
+        assert doomed.stdout.readline() == "2\n"
+        doomed.kill()
+    heir = Member(clients("librdkafka"), bootstrap, group, [topic], PATIENT)
+    await_assignment([heir], 2)
+    heir.leave()
 
 
 ASSIGNORS: dict[str, dict[str, object]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.errors import Retry, Unknown
 from lakestream.model.batch import Fault
-from lakestream.model.commands import Heartbeat
+from lakestream.model.group_offsets import ExpireOffsets
 from lakestream.model.reasons import Reason
 from lakestream.protocol.kafka import apis, codec
 from lakestream.protocol.kafka.calls import RequestContext
@@ -398,11 +398,9 @@ async def test_old_offsets_and_empty_groups_expire() -> None:
         broker = client.broker
         await broker.topic()
         assert await client.commit(group_id="simple") == [0]
-        await broker.offsets.expire()
+        await broker.replica.propose(ExpireOffsets(-1))
         assert "simple" in broker.replica.state.groups.by_name
-        week = cluster.settings.offsets_retention_ms
-        await broker.replica.propose(Heartbeat(week + 10, 0, 0, 0))
-        await broker.offsets.expire()
+        await broker.replica.propose(ExpireOffsets(1 << 50))
         assert "simple" not in broker.replica.state.groups.by_name
 
 

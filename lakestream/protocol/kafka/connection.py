@@ -92,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         del board.connections[self]
         board.stats.connections -= 1
-        board.slow_readers.pop(self, None)
+        board.forget_unsent(self)
         callbacks, self.lost_callbacks = self.lost_callbacks, None
         for callback in callbacks or ():
             callback()
@@ -145,11 +145,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.write_paused = True
-        self.board.slow_readers[self] = (self.transport.get_write_buffer_size(), self.board.now)
+        self.board.note_unsent(self, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self.write_paused = False
-        self.board.slow_readers.pop(self, None)
+        self.board.forget_unsent(self)
         # The transport is in the middle of writing: what waits is looked at afterwards.
         self.board.loop.call_soon(self._go_on)
 

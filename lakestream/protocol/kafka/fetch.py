@@ -8,6 +8,7 @@ from lakestream.errors import Corrupt, LakestreamError, Rejected, Retry
 from lakestream.interfaces import Buffer, Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.streams import Stream
+from lakestream.protocol.kafka.answer_room import AnswerRoom
 from lakestream.protocol.kafka.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Session, Sessions
@@ -34,14 +35,14 @@ class FetchApi:
     """Answers Fetch requests."""
 
     def __init__(
-        self, replica: Replica, reader: Reader, waiting: Waiting, sessions: Sessions, clock: Clock, max_bytes: int
+        self, replica: Replica, reader: Reader, waiting: Waiting, sessions: Sessions, clock: Clock, room: AnswerRoom
     ) -> None:
         self._replica = replica
         self._reader = reader
         self._waiting = waiting
         self._sessions = sessions
         self._clock = clock
-        self._max_bytes = max_bytes
+        self._room = room
         self.stats = FetchStats()
 
     def handlers(self) -> dict[int, Handler]:
@@ -73,7 +74,12 @@ class FetchApi:
         current = False
         while True:
             seen = {key: self._end(key) for key in wanted}
-            results, size, errors = await self._read_all(request, wanted)
+            budget = self._room.take(request.max_bytes)
+            try:
+                results, size, errors = await self._read_all(request, wanted, budget)
+            finally:
+                # What was read is sent without another wait, but for the short look at the log before a no.
+                self._room.give_back(budget)
             if errors and not current:
                 # A no has to be current (L6): fold to the end of the log, then look once more.
                 await self._catch_up()
@@ -97,9 +103,8 @@ class FetchApi:
             raise Retry(f"the metadata cannot be read: {error}") from error
 
     async def _read_all(
-        self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted]
+        self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted], budget: int
     ) -> tuple[dict[PartitionKey, Fetched], int, bool]:
-        budget = min(request.max_bytes, self._max_bytes)
         aborted: list[tuple[int, int]] | None = [] if request.isolation_level == READ_COMMITTED else None
         results: dict[PartitionKey, Fetched] = {}
         size, errors = 0, False
@@ -111,7 +116,9 @@ class FetchApi:
                 results[key] = Fetched(one.partition, unknown, -1, -1, -1)
                 errors = True
                 continue
-            views, code = await self._read(stream, one, budget - size, size == 0)
+            views, code = await self._read(stream, one, budget - size, size == 0 and budget >= 0)
+            if self._room.scarce:
+                views = [memoryview(bytes(view)) for view in views]
             high, start = stream.next, stream.start
             errors = errors or code != 0
             size += sum(map(len, views))

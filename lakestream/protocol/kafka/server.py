@@ -67,6 +67,11 @@ class KafkaServer:
         """Memory of Produce requests that somebody still needs, in whole slabs."""
         return self._board.pool.used_bytes
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Memory of answers that their clients do not take."""
+        return self._board.unsent_bytes
+
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> tuple[str, int]:
         """Listen; returns the address, whose port was chosen by the system if `port` is 0."""
         board = self._board
@@ -163,7 +168,7 @@ class KafkaServer:
             unsent = connection.transport.get_write_buffer_size()
             total += unsent
             if unsent != before:
-                board.slow_readers[connection] = (unsent, now)
+                board.note_unsent(connection, unsent)
         patience = limits.stall_timeout_s if total > limits.unsent_bytes else limits.idle_timeout_s
         for connection, (unsent, since) in list(board.slow_readers.items()):
             if now - since > patience:

@@ -58,6 +58,8 @@ class Switchboard:
         self.connections: dict[Connection, None] = {}
         self.slow_readers: dict[Connection, tuple[int, float]] = {}
         """Connections that do not take their answers: how many bytes are unsent, and since when it is so many."""
+        self.unsent_bytes = 0
+        """Of all slow readers together."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.produce_versions = (max(apis.APIS[0].min_version, apis.APIS[0].readable_from), apis.APIS[0].max_version)
         self.now = 0.0
@@ -71,6 +73,14 @@ class Switchboard:
     def next_id(self) -> int:
         self._next_id += 1
         return self._next_id
+
+    def note_unsent(self, connection: "Connection", size: int) -> None:
+        self.forget_unsent(connection)
+        self.slow_readers[connection] = (size, self.now)
+        self.unsent_bytes += size
+
+    def forget_unsent(self, connection: "Connection") -> None:
+        self.unsent_bytes -= self.slow_readers.pop(connection, (0, 0.0))[0]
 
     def queue(self, connection: "Connection") -> None:
         """Flush the connection's answers at the end of this iteration of the loop, together with all others."""

@@ -1,0 +1,34 @@
+"""How large an answer to a Fetch may be, so that all answers that are not sent yet stay within bounds together.
+
+Each may take a quarter of what is left, so that the first comers leave room for others. With nothing left each still
+gets one batch, or healthy consumers would starve beside clients that take nothing; at twice the limit none gets any,
+and asks again later. Who takes nothing for long is closed by the server.
+"""
+
+from collections.abc import Callable
+
+
+class AnswerRoom:
+    """Counts the answers being made; those made and not sent are counted by the server."""
+
+    def __init__(self, answer_bytes: int, limit_bytes: int, unsent: Callable[[], int]) -> None:
+        self._answer_bytes = answer_bytes
+        self._limit_bytes = limit_bytes
+        self._unsent = unsent
+        self._taken = 0
+
+    def take(self, wanted: int) -> int:
+        """Reserve up to `wanted` bytes: how many. 0 is room for one batch, below it there is room for none."""
+        left = self._limit_bytes - self._unsent() - self._taken
+        granted = max(min(wanted, self._answer_bytes, left // 4), 0)
+        self._taken += granted
+        return granted if left > -self._limit_bytes else -1
+
+    def give_back(self, granted: int) -> None:
+        """The answer was handed over to be sent, or never made."""
+        self._taken -= max(granted, 0)
+
+    @property
+    def scarce(self) -> bool:
+        """Whether to copy what is sent: a few bytes of a piece would keep all of it in memory."""
+        return 2 * (self._unsent() + self._taken) > self._limit_bytes

@@ -1,0 +1,106 @@
+"""Brokers are killed while clients produce and consume: no acked record is lost, doubled or out of order."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compatibility.clients.face import Ack, Client, Member, Record, Stored, read
+from tests.serving import Cluster, eventually, serving
+
+PARTITIONS = 4
+TOPIC = "survives"
+IDEMPOTENT = {"enable.idempotence": True, "acks": "all"}
+GROUP = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 500, "metadata.max.age.ms": 3_000}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    with serving(tmp_path, brokers=3) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
+        yield cluster
+
+
+def record(number: int) -> Record:
+    return Record(key=b"key-%d" % (number % 10), value=b"%d" % number, partition=number % PARTITIONS)
+
+
+def produce_while(client: Client, cluster: Cluster, busy: Callable[[], bool], pause_s: float) -> list[Ack]:
+    """An idempotent producer that writes as long as `busy` says so; it must get an ack for everything."""
+    producer = client.producer(cluster.bootstrap, IDEMPOTENT)
+    sent = 0
+    while busy():
+        for _ in range(5):
+            producer.send(TOPIC, record(sent))
+            sent += 1
+        time.sleep(pause_s)
+    answers = producer.finish()
+    assert [answer for answer in answers if not isinstance(answer, Ack)] == []
+    return [answer for answer in answers if isinstance(answer, Ack)]
+
+
+def kill_each_in_turn(cluster: Cluster, brokers: range) -> None:
+    time.sleep(1.0)
+    for broker in brokers:
+        killed = cluster.kill(broker)
+        cluster.await_broker(broker, not_pid=killed)
+        time.sleep(0.5)
+
+
+def check(acks: list[Ack], log: list[Stored]) -> None:
+    """The log has each acked record once, where its ack said, and nothing else; each partition in the order of sends."""
+    by_place = {(stored.partition, stored.offset): stored for stored in log}
+    assert len(by_place) == len(log), "an offset was served twice"
+    for number, ack in enumerate(acks):
+        stored = by_place.get((ack.partition, ack.offset))
+        assert stored is not None, f"record {number} was acked at {ack} and is lost"
+        assert (stored.key, stored.value) == (record(number).key, record(number).value)
+    assert len(log) == len(acks), f"{len(log) - len(acks)} records are doubles of acked ones"
+    for partition in range(PARTITIONS):
+        own = [stored for stored in log if stored.partition == partition]
+        assert [stored.offset for stored in own] == list(range(len(own)))
+        numbers = [int(stored.value or b"") for stored in own]
+        assert numbers == sorted(numbers)
+
+
+def survive(client: Client, cluster: Cluster, rounds: int, pause_s: float) -> None:
+    killer = threading.Thread(target=lambda: [kill_each_in_turn(cluster, range(3)) for _ in range(rounds)], daemon=True)
+    member = Member(client, cluster.bootstrap, "survivors", [TOPIC], GROUP)
+    killer.start()
+    acks = produce_while(client, cluster, killer.is_alive, pause_s)
+    killer.join()
+    assert len(acks) > 100
+    log = read(client, cluster.bootstrap, {(TOPIC, partition): 0 for partition in range(PARTITIONS)}, len(acks))
+    check(acks, log)
+    wanted = {(stored.partition, stored.offset): stored.value for stored in log}
+
+    def consumed() -> dict[tuple[int, int], bytes | None]:
+        return {(stored.partition, stored.offset): stored.value for stored in list(member.seen)}
+
+    eventually(lambda: len(consumed()) >= len(wanted), "the group does not read everything", 60, cluster)
+    member.commit()
+    seen = member.leave()
+    assert consumed() == wanted
+    assert_in_order(seen)
+
+
+def assert_in_order(seen: list[Stored]) -> None:
+    """A group that moves may go back to its committed offsets, here the start, but never leaves records out."""
+    position: dict[int, int] = {}
+    for stored in seen:
+        due = position.get(stored.partition, 0)
+        assert stored.offset in (due, 0), f"partition {stored.partition} jumps from {due} to {stored.offset}"
+        position[stored.partition] = stored.offset + 1
+
+
+def test_a_client_survives_the_death_of_every_broker_in_turn(client: Client, three: Cluster) -> None:
+    survive(client, three, rounds=1, pause_s=0.005)
+
+
+@pytest.mark.long
+def test_a_client_survives_many_deaths(client: Client, three: Cluster) -> None:
+    survive(client, three, rounds=6, pause_s=0.002)

@@ -1,0 +1,202 @@
+"""The simulator can fail: each test breaks one rule on purpose, and asserts that some seed catches it soon."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from lakestream.errors import LakestreamError, Retry, Unknown
+from lakestream.metadata.replica import BACKOFF_S, Proposal, Replica
+from lakestream.model import streams
+from lakestream.model.commands import APPEND
+from lakestream.model.reasons import No
+from lakestream.model.streams import HEAD, pack_append
+from lakestream.stream import collector
+from lakestream.stream.appender import Appender, Tick
+from lakestream.stream.collector import Collector
+from lakestream.stream.mover import Mover
+from lakestream.testing.ledger import Violation
+from lakestream.testing.mixes import MIXES
+from lakestream.testing.node import Classes
+from lakestream.testing.scenario import simulate
+from lakestream.testing.simulation import SimulationError
+
+SEEDS = 60
+
+
+def first_violation(classes: Classes, mixes: Sequence[str]) -> str:
+    """What the first seed that notices says."""
+    for seed in range(SEEDS):
+        try:
+            simulate(seed, mixes[seed % len(mixes)], classes)
+        except (Violation, SimulationError) as violation:
+            print(seed, violation)
+            return str(violation)
+    pytest.fail(f"{SEEDS} seeds did not notice")
+
+
+class AppendsAgainUnderANewNumber(Replica):
+    """Breaks L1: after a lost answer the same body is proposed once more, as if it were another command."""
+
+    async def _send(self, proposals: list[Proposal]) -> None:
+        epoch = self.epoch
+        while not self.halted and self.epoch == epoch and any(one.n in self._pending for one in proposals):
+            try:
+                await self._append([self._encoded(one, 0.0) for one in proposals])
+                await self._read_to_end()
+            except Retry:
+                await asyncio.sleep(BACKOFF_S[0])
+            except Unknown:
+                await asyncio.sleep(BACKOFF_S[0])
+                taken = self.state.members.by_id[self.member_id].last_n
+                for one in proposals:
+                    self._pending.pop(one.n, None)
+                for n, one in enumerate(proposals, taken + 1):
+                    one.n = n
+                    self._pending[n] = one
+                self._next_n = taken + len(proposals) + 1
+
+
+def test_a_lost_answer_cured_by_a_new_number_is_noticed_L1() -> None:
+    said = first_violation(Classes(replica=AppendsAgainUnderANewNumber), ["lost and late answers"])
+    assert "acknowledged at" in said or "doubled" in said
+
+
+class AcksBeforeTheFold(Appender):
+    """Breaks C1: answers what it expects, before the command is in the log."""
+
+    def _settle(self) -> None:
+        for tick in list(self._order):
+            if tick.written and tick.failed is None and tick.epoch == self._replica.epoch:
+                self._order.remove(tick)
+                by_id = self._replica.state.streams.by_id
+                guess = [by_id[row[0]].next if row[0] in by_id else -3 for row in tick.rows]
+                payload = pack_append(tick.number, tick.size, tick.rows)
+                self._replica.propose_later(APPEND, payload, lambda outcome: None)
+                self._finish_early(tick, guess)
+        super()._settle()
+
+    def _finish_early(self, tick: Tick, guess: list[int]) -> None:
+        self._settled = max(self._settled, tick.number)
+        for (submission, index), result in zip(tick.owners, guess, strict=True):
+            submission.results[index] = result
+        self._answer(tick.submissions, None)
+
+
+def test_an_ack_before_the_fold_is_noticed_C1() -> None:
+    assert first_violation(Classes(appender=AcksBeforeTheFold), ["crash between any two steps", "cut off"])
+
+
+class AppendsBeforeTheBytesAreThere(Appender):
+    """Breaks "data before metadata": proposes a tick whether or not its object could be written."""
+
+    def _fail(self, tick: Tick, error: LakestreamError) -> None:
+        if tick.rows and tick.failed is None:
+            tick.written = True
+        else:
+            super()._fail(tick, error)
+
+
+def test_metadata_before_data_is_noticed() -> None:
+    said = first_violation(Classes(appender=AppendsBeforeTheBytesAreThere), ["object-store errors"])
+    assert "lost" in said or "not there" in said
+
+
+def test_a_state_machine_that_takes_duplicates_is_noticed_C3(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = streams.judge
+
+    def judge(producers: Any, producer_id: int, stream_id: int, *rest: Any) -> int | None:
+        answer = real(producers, producer_id, stream_id, *rest)
+        return None if answer is not None and answer >= 0 else answer
+
+    monkeypatch.setattr(streams, "judge", judge)
+    assert first_violation(Classes(), ["lost and late answers", "paused brokers"])
+
+
+class NeverLooksAtTheEnd(Replica):
+    """Breaks L6: says no from the state at hand."""
+
+    async def catch_up(self) -> None:
+        return
+
+
+def test_a_no_from_an_old_state_is_noticed_L6() -> None:
+    assert first_violation(Classes(replica=NeverLooksAtTheEnd), ["lost and late answers", "cut off"])
+
+
+class CallsTheUnknownANo(Replica):
+    """Breaks L17: a lost answer is reported as if nothing had happened."""
+
+    async def _append(self, commands: list[bytes]) -> None:
+        try:
+            await super()._append(commands)
+        except Unknown as error:
+            for proposal in list(self._pending.values()):
+                proposal.done(Retry(str(error)))
+            raise
+
+
+def test_an_unknown_outcome_told_as_a_no_is_noticed_L17() -> None:
+    assert first_violation(Classes(replica=CallsTheUnknownANo), ["lost and late answers"])
+
+
+def test_a_collector_that_takes_what_is_not_settled_is_noticed_L22(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "is_settled", lambda *_: True)
+    said = first_violation(Classes(), ["object-store errors", "calm", "lost and late answers"])
+    assert "not there" in said
+
+
+class ForgetsToCollect(Collector):
+    """Breaks C10: strays stay for ever."""
+
+    async def collect(self) -> int:
+        return 0
+
+
+def test_what_is_never_collected_is_noticed_C10() -> None:
+    assert "nobody owns" in first_violation(Classes(collector=ForgetsToCollect), ["object-store errors"])
+
+
+class KeepsServingAfterItsEpoch(Replica):
+    """Breaks fencing: a member whose epoch has ended tells its clients that all went well."""
+
+    def _end_epoch(self) -> None:
+        for proposal in [*self._pending.values()]:
+            if proposal.kind == APPEND:
+                count = HEAD.unpack_from(proposal.payload)[2]
+                proposal.done([10_000 + proposal.n] * count)
+        super()._end_epoch()
+
+
+def test_an_ack_after_the_end_of_an_epoch_is_noticed_L1() -> None:
+    said = first_violation(Classes(replica=KeepsServingAfterItsEpoch), ["paused brokers", "everything"])
+    assert "acknowledged" in said
+
+
+class MovesWithoutOffsets(Mover):
+    """Breaks C2: merged ranges are swapped between the streams of a merge."""
+
+    async def _replace(self, merge: Any, rows: Any, number: int, size: int) -> None:
+        if len(rows) > 1:
+            rows = [rows[-1], *rows[1:-1], rows[0]]
+        await super()._replace(merge, rows, number, size)
+
+
+def test_a_mover_that_mixes_streams_up_is_noticed_C2() -> None:
+    assert first_violation(Classes(mover=MovesWithoutOffsets), ["calm", "lost and late answers"])
+
+
+def test_outcomes_that_differ_between_brokers_are_noticed_L10(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = streams.append
+    calls = iter(range(1, 1_000_000))
+
+    def append(*arguments: Any) -> list[int] | No:
+        return No(1, "a bad day") if next(calls) % 97 == 0 else real(*arguments)
+
+    monkeypatch.setattr(streams, "append", append)
+    assert first_violation(Classes(), ["calm"])
+
+
+def test_every_mix_that_the_mutations_name_exists() -> None:
+    assert {"calm", "lost and late answers", "crash between any two steps", "paused brokers"} <= set(MIXES)
