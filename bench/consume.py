@@ -8,12 +8,12 @@ from bench.figures import Figure, at_least, at_most
 from bench.yard import PARTITIONS, Broker, Result, Yard, foreign
 
 SIZE = 1000
-FRESH, FRESH_PASSES = 100_000, 10
+FRESH, FRESH_PASSES = 100_000, 20
 BACKLOG = 1_000_000
 
 
 def measure(yard: Yard) -> list[Figure]:
-    fresh = _read(yard, "consume 1 KB, fresh", FRESH, 4 if yard.quick else FRESH_PASSES, with_bars=True)
+    fresh = _read(yard, "consume 1 KB, fresh", FRESH, 8 if yard.quick else FRESH_PASSES, with_bars=True)
     return fresh + _read(yard, "consume 1 KB, backlog of 1 GB", BACKLOG, 1, with_bars=False)
 
 
