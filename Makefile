@@ -44,6 +44,8 @@ $(VENV)/.product: constraints.txt pyproject.toml
 	@echo "installing Lakestream (a minute, once)"
 	@$(PIP) install --require-hashes -r constraints.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
+	@echo "compiling the kernels (seconds, once)"
+	@$(VENV)/bin/python -c "from lakestream.model import kernels; kernels.warm()"
 	@touch $@
 
 $(VENV)/.tests: $(VENV)/.product constraints-dev.txt

@@ -15,6 +15,7 @@ from pathlib import Path
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 BROKER_CORE, CLIENT_CORE = 0, 1
+QUIET_CORES = 0.15
 IDLE_FIELDS = (3, 4)
 """Of the first line of /proc/stat: idle and waiting for the disk. The rest is work, other machines' share included."""
 
@@ -91,6 +92,16 @@ def command_line(pid: int) -> list[str]:
 def pinned(core: int, argv: Sequence[str]) -> list[str]:
     """The command on one core, or as it is where there is only one."""
     return ["taskset", "-c", str(core), *argv] if (os.cpu_count() or 1) > 1 else list(argv)
+
+
+def wait_for_quiet(limit_s: float) -> None:
+    """Return when nobody else works, or when the patience is over. Idle brokers need a few percent."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        meter = Meter([])
+        time.sleep(0.25)
+        if meter.read().foreign < QUIET_CORES:
+            return
 
 
 def stop(process: "subprocess.Popen[str]", limit_s: float = 20.0) -> None:

@@ -46,7 +46,8 @@ def main() -> int:
         print(f"SKIPPED: every comparison with Apache Kafka, since these programs are missing: {missing}")
     folder = asked.folder / str(os.getpid())
     folder.mkdir(parents=True)
-    yard = Yard(folder, quick=asked.quick, with_kafka=not (missing or asked.no_kafka))
+    with_kafka = not (missing or asked.no_kafka)
+    yard = Yard(folder, quick=asked.quick, with_kafka=with_kafka, patience_s=asked.patience)
     begin, figures, failed = time.perf_counter(), [], []
     _machine()
     try:
@@ -72,6 +73,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; default all")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter repeats: four minutes at most")
+    parser.add_argument("--patience", type=float, default=0, metavar="S", help="how long to wait for quiet, each time")
     parser.add_argument("--no-kafka", action="store_true", help="only our own side")
     parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="on the disk to measure; emptied")
     asked = parser.parse_args()

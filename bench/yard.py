@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench.kafka import Kafka
 from bench.ours import Lakestream
-from bench.process import CLIENT_CORE, pinned, say
+from bench.process import CLIENT_CORE, pinned, say, wait_for_quiet
 
 SYNCED = {"flush.messages": "1"}
 """The topic setting with which Kafka syncs each append."""
@@ -30,10 +30,11 @@ Result = dict[str, Any]
 class Yard:
     """Brokers are started when they are first asked for; Kafka is warmed until its compiler has settled."""
 
-    def __init__(self, folder: Path, *, quick: bool, with_kafka: bool) -> None:
+    def __init__(self, folder: Path, *, quick: bool, with_kafka: bool, patience_s: float) -> None:
         self.folder = folder
         self.quick = quick
         self._with_kafka = with_kafka
+        self._patience_s = patience_s
         self._kafka: Kafka | None = None
         self._ours: Lakestream | None = None
         self._names = itertools.count(1)
@@ -83,6 +84,7 @@ class Yard:
     def client(self, broker: Broker, job: str, **asked: Any) -> Result:
         """Run a job of bench.client against one broker, after the disk has taken what others left in memory."""
         os.sync()
+        wait_for_quiet(self._patience_s)
         words = json.dumps({"job": job, "bootstrap": broker.bootstrap, "pids": broker.pids, **asked})
         argv = pinned(CLIENT_CORE, [sys.executable, "-m", "bench.client", words])
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)

@@ -144,10 +144,12 @@ class _Supervisor:
         with contextlib.suppress(BrokenPipeError):
             print(f"ready kafka={kafka} http={http}", flush=True)
         first, page = said[0].kafka, said[0].http
+        command = "lakestream" if shutil.which("lakestream") else sys.argv[0]
+        where = "" if first == config.DEFAULT_BOOTSTRAP else f" --bootstrap {first}"
         print(
-            f"# try:  echo hello | lakestream produce greetings --bootstrap {first}\n"
-            f"#       lakestream consume greetings --from-beginning --bootstrap {first}\n"
-            f"#       lakestream brokers --bootstrap {first}\n"
+            f"# try:  echo hello | {command} produce greetings{where}\n"
+            f"#       {command} consume greetings --from-beginning{where}\n"
+            f"#       {command} brokers{where}\n"
             f"#       curl http://{page}/metrics\n"
             f"# stop with Ctrl-C",
             file=sys.stderr,

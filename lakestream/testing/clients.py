@@ -6,6 +6,7 @@ producer id or a higher epoch. A consumer follows from broker to broker and neve
 """
 
 import asyncio
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -14,11 +15,13 @@ from lakestream.model.reasons import Reason
 from lakestream.model.records import Record, encode_batch
 from lakestream.testing.cluster import Cluster, Request, Wire
 from lakestream.testing.ledger import Partition, Sent, Violation
+from lakestream.testing.node import Node
 
 T = TypeVar("T")
 
 IN_FLIGHT = 5
-REQUEST_TIMEOUT_S = 1.5
+TIMEOUTS_S = (1.0, 3.0, 10.0)
+"""How long a client waits for an answer: some outlive a broker's session."""
 GONE = (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_STREAM)
 
 
@@ -29,6 +32,7 @@ class Client:
         self.cluster = cluster
         self.name = name
         self.chance = Random(f"{name}-{cluster.seed}")
+        self.timeout_s = self.chance.choice(TIMEOUTS_S)
         self._wire: Wire | None = None
 
     def wire(self) -> Wire:
@@ -48,7 +52,7 @@ class Client:
         """Ask brokers until one gives an answer, for what may be asked twice."""
         while True:
             try:
-                return await self.wire().call(request, REQUEST_TIMEOUT_S)
+                return await self.wire().call(request, self.timeout_s)
             except (Retry, Unknown, Fenced):
                 self.drop_wire()
                 await asyncio.sleep(self.chance.uniform(0.01, 0.2))
@@ -76,9 +80,8 @@ class PlainProducer(Client):
             partition = self.chance.choice(self._partitions)
             raw = encode_batch(self.text(self.chance.randint(1, 3), self._left))
             batch = self.cluster.ledger.send(partition, raw)
-            topic, number = partition
             try:
-                offset = await self.wire().call(lambda node, t=topic, n=number, r=raw: node.produce(t, n, r), 3.0)  # type: ignore[misc]
+                offset = await self.wire().call(partial(_produce, batch=batch), self.timeout_s)
                 self.cluster.ledger.ack(batch, offset)
             except Unknown:
                 batch.unsure += 1
@@ -89,6 +92,10 @@ class PlainProducer(Client):
             except (Retry, Fenced):
                 self.drop_wire()
             await asyncio.sleep(self.chance.uniform(0, 0.2))
+
+
+async def _produce(node: Node, batch: Sent) -> int:
+    return await node.produce(*batch.partition, batch.raw)
 
 
 class Window:
@@ -152,9 +159,8 @@ class IdempotentProducer(Client):
             self._settle(window, sent, results)
 
     async def _attempt(self, wire: Wire, batch: Sent) -> int | LakestreamError:
-        topic, number = batch.partition
         try:
-            return await wire.call(lambda node: node.produce(topic, number, batch.raw), REQUEST_TIMEOUT_S)
+            return await wire.call(partial(_produce, batch=batch), self.timeout_s)
         except LakestreamError as error:
             return error
 
@@ -216,7 +222,7 @@ class Consumer(Client):
                 await self._ask_for_end(partition)
                 return
             fetched = await self.wire().call(
-                lambda node: node.fetch(topic, number, position, self._max_bytes, 0.4), REQUEST_TIMEOUT_S
+                lambda node: node.fetch(topic, number, position, self._max_bytes, 0.4), self.timeout_s
             )
             self._positions[partition] = self.cluster.ledger.observe(partition, position, fetched.data)
         except (Retry, Unknown, Fenced):
@@ -230,7 +236,7 @@ class Consumer(Client):
         """Whoever is asked knows of everything that was acknowledged before (L6)."""
         topic, number = partition
         least = self.cluster.ledger.ends.get(partition, 0)
-        _, end = await self.wire().call(lambda node: node.bounds(topic, number), REQUEST_TIMEOUT_S)
+        _, end = await self.wire().call(lambda node: node.bounds(topic, number), self.timeout_s)
         if end < least:
             raise Violation(f"a broker said that the log ends at {end} after {least} was acknowledged")
 
@@ -265,7 +271,7 @@ class Committer(Client):
             try:
                 await self.wire().call(
                     lambda node, o=offset: node.commit(self.name, topic, number, o),  # type: ignore[misc]
-                    REQUEST_TIMEOUT_S,
+                    self.timeout_s,
                 )
                 self._acked = offset
             except Unknown:
