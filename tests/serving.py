@@ -142,7 +142,9 @@ def serving(folder: Path, brokers: int = 1, **settings: str | int | bool) -> Ite
             process.stdout.close()
 
 
-def eventually(check: Callable[[], T | None], complaint: str, limit_s: float = 30.0, cluster: Cluster | None = None) -> T:
+def eventually(
+    check: Callable[[], T | None], complaint: str, limit_s: float = 30.0, cluster: Cluster | None = None
+) -> T:
     """The first true value of `check`, asked every 50 ms. AssertionError after the limit, with the end of the log."""
     deadline = time.monotonic() + limit_s
     while True:

@@ -116,8 +116,9 @@ class Streams:
         self.limit = 1_000_000
 
     def share(self, topics: int) -> int:
-        """How many entries one topic may hold (L20): the others keep their room when one is stuck."""
-        return max(self.limit // max(topics, 2), 1024)
+        """How many entries one topic may hold (L20): half of all while there is room, then the others keep theirs."""
+        crowded = self.entries * 4 >= self.limit * 3
+        return max(self.limit // max(topics, 2), 1024) if crowded else self.limit // 2
 
     def add_object(self, kind: int, member: Member, tick: int, size: int, time_ms: int) -> WalObject:
         number = self.next_object

@@ -40,7 +40,7 @@ def refusal(ask: Ask, op: str, **args: Any) -> int:
     return caught.value.code
 
 
-def create(ask: Ask, topic: str, partitions: int = 1, replicas: int = 1, **configs: str) -> Any:
+def create(ask: Ask, topic: str, partitions: int = 1, replicas: int = 1, **configs: Any) -> Any:
     named = {name.replace("_", "."): value for name, value in configs.items()}
     return ask("create_topic", topic=topic, partitions=partitions, replicas=replicas, configs=named)
 

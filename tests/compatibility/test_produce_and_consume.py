@@ -10,11 +10,13 @@ from tests.compatibility.conftest import CLIENTS, Clients, TopicMaker
 from tests.compatibility.samples import NOON_MS, as_produced, samples
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, UNKNOWN_TOPIC = 10, 32, 3
+MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 10, 32, 53
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_a_client_produces_it_reads_back(client: Client, codec: str, bootstrap: str, make_topic: TopicMaker) -> None:
+def test_what_a_client_produces_it_reads_back(
+    client: Client, codec: str, bootstrap: str, make_topic: TopicMaker
+) -> None:
     if codec not in client.codecs:
         pytest.skip(f"{client.name} lacks the package for {codec}")
     topic, records = make_topic(), samples(client)
@@ -111,7 +113,7 @@ def test_timestamps_are_held_to_the_topics_limits(client: Client, bootstrap: str
 def test_a_record_too_large_for_its_topic_is_refused_and_the_next_goes_through(
     client: Client, bootstrap: str, make_topic: TopicMaker
 ) -> None:
-    small, large = make_topic(configs={"max.message.bytes": "2000"}), make_topic(configs={"max.message.bytes": "3000000"})
+    small, large = (make_topic(configs={"max.message.bytes": limit}) for limit in ("2000", "3000000"))
     with pytest.raises(Refused) as caught:
         produce(client, bootstrap, small, [Record(value=b"x" * 2500)])
     assert caught.value.code == MESSAGE_TOO_LARGE
@@ -132,8 +134,9 @@ def test_a_missing_topic_is_made_when_someone_produces_to_it(
 
 def test_transactions_are_refused_clearly(client: Client, bootstrap: str, name: Callable[[], str]) -> None:
     started = time.monotonic()
-    with pytest.raises(Refused):
+    with pytest.raises(Refused) as caught:
         client.init_transactions(bootstrap, name())
+    assert caught.value.code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert time.monotonic() - started < 8, "the client waits for something that never comes"
 
 

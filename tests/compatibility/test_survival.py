@@ -43,16 +43,16 @@ def produce_while(client: Client, cluster: Cluster, busy: Callable[[], bool], pa
     return [answer for answer in answers if isinstance(answer, Ack)]
 
 
-def kill_each_in_turn(cluster: Cluster, brokers: range) -> None:
+def kill_each_in_turn(cluster: Cluster, rounds: int) -> None:
     time.sleep(1.0)
-    for broker in brokers:
+    for broker in list(range(3)) * rounds:
         killed = cluster.kill(broker)
         cluster.await_broker(broker, not_pid=killed)
         time.sleep(0.5)
 
 
 def check(acks: list[Ack], log: list[Stored]) -> None:
-    """The log has each acked record once, where its ack said, and nothing else; each partition in the order of sends."""
+    """The log has each acked record once, where its ack said, and nothing else, in the order of sends."""
     by_place = {(stored.partition, stored.offset): stored for stored in log}
     assert len(by_place) == len(log), "an offset was served twice"
     for number, ack in enumerate(acks):
@@ -68,12 +68,14 @@ def check(acks: list[Ack], log: list[Stored]) -> None:
 
 
 def survive(client: Client, cluster: Cluster, rounds: int, pause_s: float) -> None:
-    killer = threading.Thread(target=lambda: [kill_each_in_turn(cluster, range(3)) for _ in range(rounds)], daemon=True)
+    killer = threading.Thread(target=kill_each_in_turn, args=(cluster, rounds), daemon=True)
     member = Member(client, cluster.bootstrap, "survivors", [TOPIC], GROUP)
     killer.start()
     acks = produce_while(client, cluster, killer.is_alive, pause_s)
     killer.join()
     assert len(acks) > 100
+    died = cluster.log_text().count("died, starting it again")
+    assert died == 3 * rounds, f"{died} brokers died instead of {3 * rounds}"
     log = read(client, cluster.bootstrap, {(TOPIC, partition): 0 for partition in range(PARTITIONS)}, len(acks))
     check(acks, log)
     wanted = {(stored.partition, stored.offset): stored.value for stored in log}

@@ -36,7 +36,6 @@ class Aiokafka:
     name = "aiokafka"
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     nulls = False
-    static = True
 
     def __init__(self) -> None:
         self.loop = Loop()

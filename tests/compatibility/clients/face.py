@@ -96,12 +96,16 @@ class Consumer(Protocol):
 class Client(Protocol):
     """A client library."""
 
-    name: str
-    codecs: Sequence[str]
-    nulls: bool
-    """Whether it sends headers without a value, and records without key and value."""
-    static: bool
-    """Whether a member with a group.instance.id keeps its place when it is closed and comes back."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def codecs(self) -> Sequence[str]: ...
+
+    @property
+    def nulls(self) -> bool:
+        """Whether it sends headers without a value, and records without key and value."""
+        ...
 
     def producer(self, bootstrap: str, config: Config) -> Producer: ...
 

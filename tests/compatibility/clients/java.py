@@ -17,14 +17,14 @@ from tests.compatibility.clients.face import LIMIT_S, Ack, Config, Record, Refus
 TOOLS: Final = ("java", "javac", "mvn")
 SOURCES: Final = Path(__file__).resolve().parents[1] / "java"
 CACHE: Final = Path(__file__).resolve().parents[3] / "build" / "compatibility-java"
-FLAGS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+LOGGING: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+FLAGS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", LOGGING)
 
 
 class Java:
     name = "java"
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     nulls = True
-    static = True
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -161,11 +161,11 @@ def _stored(each: Mapping[str, Any]) -> Stored:
 
 def _plain(args: dict[str, Any]) -> dict[str, Any]:
     """Configs as Java's properties files would have them: text, booleans in small letters."""
-    if "config" in args:
-        args["config"] = {
-            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in args["config"].items()
-        }
-    return args
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in args.get("config", {}).items()
+    }
+    return {**args, "config": texts}
 
 
 def _text(data: bytes | None) -> str | None:

