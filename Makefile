@@ -13,7 +13,7 @@ PIP_TOOLS := pip-tools==7.6.2
 # Test processes: two a core keep the cores busy while a test waits for its brokers.
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := -n $(WORKERS) --dist loadgroup
+PARALLEL := -n $(WORKERS) --dist loadscope
 # Long tests may run for minutes before they count as hanging.
 LONG := -o faulthandler_timeout=1800
 # Handed on as they are: make run ARGS="--brokers 3", make test ARGS="-k appender", make constraints ARGS=--upgrade.
@@ -60,7 +60,7 @@ constraints: ## Resolve the pinned versions anew (minutes; ARGS=--upgrade takes 
 	$(RESOLVER)/pip-compile $(COMPILE) --output-file constraints.txt pyproject.toml $(ARGS)
 	@sed -i '1i # Made by `make constraints` from pyproject.toml: what the product runs on, and what builds it.' constraints.txt
 	$(RESOLVER)/pip-compile $(COMPILE) --output-file constraints-dev.txt \
-	  --extra test --constraint constraints.txt pyproject.toml $(ARGS)
+	  --extra test --extra lake --constraint constraints.txt pyproject.toml $(ARGS)
 	@sed -i '1i # Made by `make constraints` from pyproject.toml: constraints.txt, and what the tests and checks need besides.' \
 	  constraints-dev.txt
 

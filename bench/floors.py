@@ -30,12 +30,16 @@ def measure(yard: Yard) -> list[Figure]:
 
 
 def small_files(folder: Path, seconds: float) -> list[float]:
-    """Create a small file, sync it, sync its directory: how long each took. The floor of one acknowledgement."""
+    """Create a small file, sync it, sync its directory: how long each took. The floor of one acknowledgement.
+
+    The files stay: ext4 without a journal searches longer for a free inode after many were deleted.
+    """
+    first = sum(1 for _ in folder.iterdir())
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     times: list[float] = []
     end = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < end:
-        name = folder / f"small-{len(times)}"
+        name = folder / f"small-{first + len(times)}"
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.write(file, SMALL)
         os.fsync(file)
@@ -43,8 +47,6 @@ def small_files(folder: Path, seconds: float) -> list[float]:
         os.fsync(directory)
         times.append(time.perf_counter() - begin)
     os.close(directory)
-    for number in range(len(times)):
-        (folder / f"small-{number}").unlink()
     return times
 
 

@@ -6,7 +6,7 @@ import time
 
 from bench.figures import Figure, at_most
 from bench.frames import metadata_frame, receive
-from bench.yard import Broker, Yard, foreign
+from bench.yard import Broker, Result, Yard, foreign
 
 NEW = 1_000
 MANY_TOPICS = 10
@@ -37,15 +37,19 @@ def measure(yard: Yard) -> list[Figure]:
         return figures + _many(yard, broker)
 
 
-def _first_records(yard: Yard, broker: Broker) -> dict[str, float]:
-    return yard.client(broker, "each_partition", topics=[yard.topic(broker, NEW)], partitions=NEW)
+def _first_records(yard: Yard, broker: Broker) -> Result:
+    return _to_each(yard, broker, [yard.topic(broker, NEW)])
+
+
+def _to_each(yard: Yard, broker: Broker, topics: list[str]) -> Result:
+    return yard.client(broker, "each_partition", topics=topics, partitions=NEW, warm_topic=yard.topic(broker, 1))
 
 
 def _many(yard: Yard, broker: Broker) -> list[Figure]:
     topics = [yard.topic(broker, NEW) for _ in range(MANY_TOPICS)]
     total = f"{NEW * MANY_TOPICS:,} partitions"
     answers = [_metadata_seconds(broker.bootstrap) for _ in range(3)]
-    written = yard.client(broker, "each_partition", topics=topics, partitions=NEW)
+    written = _to_each(yard, broker, topics)
     return [
         Figure(name=f"Metadata of {total}", unit="s", ours=answers, bar=at_most(1)),
         Figure(name=f"first record to {total}", unit="s", ours=[written["seconds"]], note=foreign([written])),

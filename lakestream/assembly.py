@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ from lakestream.protocol.kafka.produce import ProduceApi
 from lakestream.protocol.kafka.producers import ProducerApis
 from lakestream.protocol.kafka.server import KafkaServer
 from lakestream.protocol.kafka.topics import TopicApis
-from lakestream.publishing import publish_server, publish_state, publish_streams
+from lakestream.publishing import publish_server, publish_state, publish_streams, publish_upkeep
 from lakestream.readiness import Announcement, announce
 from lakestream.settings import Settings, data_folder, sqlite_path
 from lakestream.stream.appender import Appender
@@ -58,6 +59,8 @@ from lakestream.stream.waiting import Waiting
 log = logging.getLogger(__name__)
 
 PRODUCE = 0
+SWITCH_S = 0.001
+"""A write that is done should not wait 5 ms, Python's default, until a busy event loop lets its thread go on."""
 
 
 async def open_command_log(settings: Settings) -> CommandLog:
@@ -203,11 +206,10 @@ def limits(settings: Settings) -> Limits:
     )
 
 
-def build_http(core: Core, kafka: Kafka, ready: Callable[[], str | None]) -> HttpServer:
+def build_http(core: Core, kafka: Kafka, metrics: Metrics, ready: Callable[[], str | None]) -> HttpServer:
     replica = core.replica
-    metrics = Metrics()
     publish_server(metrics, kafka.server)
-    publish_streams(metrics, core.appender, kafka.fetch, core.cache)
+    publish_streams(metrics, core.appender, kafka.produce, kafka.fetch, core.cache)
     publish_state(metrics, replica, ready)
     sources = HttpSources(
         ready=ready,
@@ -231,11 +233,12 @@ async def follow(command_log: CommandLog, after: int) -> AsyncIterator[Json]:
             await command_log.wait(after, 1.0)
 
 
-def build_upkeep(core: Core, mover: Mover) -> Upkeep:
+def build_upkeep(core: Core, mover: Mover, metrics: Metrics) -> Upkeep:
     settings = core.settings
     collector = Collector(core.replica, core.command_log, core.wal, core.cache, settings.collector_grace_ms)
     expiry = Expiry(producers_ms=settings.producer_id_expiration_ms, offsets_ms=settings.offsets_retention_ms)
     retention = Retention(core.replica, core.rules.of, core.clock, expiry)
+    publish_upkeep(metrics, collector, retention, mover)
     schedule = Schedule(
         collect_s=settings.collector_interval_ms / 1000, retention_s=settings.log_retention_check_interval_ms / 1000
     )
@@ -247,6 +250,7 @@ def run(settings: Settings, broker_id: int, ready_fd: int | None = None) -> int:
     import uvloop
 
     memory.tune_allocator()
+    sys.setswitchinterval(SWITCH_S)
     kernels.warm()
     memory.release_compiler_pages()
     return uvloop.run(_run(settings, broker_id, ready_fd))
@@ -255,9 +259,10 @@ def run(settings: Settings, broker_id: int, ready_fd: int | None = None) -> int:
 async def _run(settings: Settings, broker_id: int, ready_fd: int | None) -> int:
     core = await build_core(settings, broker_id)
     kafka = build_kafka(core)
-    http = build_http(core, kafka, lambda: broker.ready())
+    metrics = Metrics()
+    http = build_http(core, kafka, metrics, lambda: broker.ready())
     mover = Mover(core.replica, core.wal, core.rules.of, MoveLimits())
-    upkeep = build_upkeep(core, mover)
+    upkeep = build_upkeep(core, mover, metrics)
     broker = Broker(
         Parts(
             command_log=core.command_log,
@@ -286,6 +291,7 @@ async def _run(settings: Settings, broker_id: int, ready_fd: int | None) -> int:
         log.info("serving kafka=%s:%d http=%s", me.host, me.port, me.http)
         gc.collect()
         gc.freeze()
+        gc.set_threshold(50_000, 20, 50)  # Requests make objects, but hardly any cycles.
         if ready_fd is not None:
             announce(ready_fd, Announcement(broker_id, f"{me.host}:{me.port}", me.http, os.getpid()))
 

@@ -8,13 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from lakestream.errors import Halted, LakestreamError
+from lakestream.errors import Corrupt, Halted, LakestreamError
 from lakestream.interfaces import CommandLog, Wal
 from lakestream.metadata.checkpoint import Dump
 from lakestream.metadata.membership import Membership
 from lakestream.metadata.replica import Replica
 from lakestream.protocol.http.server import HttpServer
 from lakestream.protocol.kafka.server import KafkaServer
+from lakestream.readiness import GIVE_UP
 from lakestream.stream.appender import Appender
 from lakestream.stream.waiting import Waiting
 
@@ -74,11 +75,12 @@ class Broker:
             self._serving = True
             on_ready()
             await self._serve()
-        except Halted as error:
-            log.critical("cannot go on: %s", error)
+        except (Halted, Corrupt) as error:
+            parts.replica.halt(error if isinstance(error, Halted) else Halted(str(error)))
         finally:
             await self._shut_down()
-        return 0 if parts.replica.halted is None else 3
+        halted = parts.replica.halted
+        return 0 if halted is None else 3 if halted.restart_helps else GIVE_UP
 
     async def _serve(self) -> None:
         parts = self._parts

@@ -38,4 +38,11 @@ class Corrupt(LakestreamError):
 
 
 class Halted(LakestreamError):
-    """This replica must not go on (log went backwards, unknown command, diverged digest): a person has to look."""
+    """This replica must not go on (log went backwards, unknown command, diverged digest).
+
+    A person has to look, unless `restart_helps`: then the state in memory is what is wrong, and not what is stored.
+    """
+
+    def __init__(self, message: str = "", *, restart_helps: bool = False) -> None:
+        super().__init__(message)
+        self.restart_helps = restart_helps

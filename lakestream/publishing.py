@@ -1,15 +1,23 @@
 """Which part each published figure is read from."""
 
 from collections.abc import Callable
+from functools import partial
 
 from lakestream import metrics as m
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
 from lakestream.protocol.kafka.apis import APIS
 from lakestream.protocol.kafka.fetch import FetchApi
+from lakestream.protocol.kafka.produce import ProduceApi
 from lakestream.protocol.kafka.server import KafkaServer
 from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
+from lakestream.stream.collector import Collector
+from lakestream.stream.mover import Mover
+from lakestream.stream.retention import Retention
+
+REFUSALS = ("api", "failure", "frame", "http", "idle", "request", "slow", "stalled", "tls", "too many", "version")
+"""Why a connection may be closed, as connection.py and server.py say it; "failure" is a fault of ours."""
 
 
 def publish_server(metrics: Metrics, server: KafkaServer) -> None:
@@ -22,10 +30,16 @@ def publish_server(metrics: Metrics, server: KafkaServer) -> None:
     for key, api in APIS.items():
         metrics.sample(m.REQUESTS, lambda key=key: stats.requests.get(key, 0), api.name)  # type: ignore[misc]
         metrics.sample(m.REQUEST_ERRORS, lambda key=key: stats.errors.get(key, 0), api.name)  # type: ignore[misc]
+    for reason in REFUSALS:
+        count = partial(stats.closed.get, reason, 0)
+        metrics.sample(m.CONNECTIONS_REFUSED, count, reason.replace(" ", "_"))  # type: ignore[arg-type]
 
 
-def publish_streams(metrics: Metrics, appender: Appender, fetch: FetchApi, cache: Cache) -> None:
+def publish_streams(
+    metrics: Metrics, appender: Appender, produce: ProduceApi, fetch: FetchApi, cache: Cache
+) -> None:
     stats = appender.stats
+    metrics.sample(m.PRODUCE_REFUSED, lambda: produce.refused)
     stats.ack_seconds = metrics.histogram(m.ACK_SECONDS)
     metrics.sample(m.TICKS, lambda: stats.ticks)
     metrics.sample(m.PRODUCED_RECORDS, lambda: stats.acked_records)
@@ -37,6 +51,12 @@ def publish_streams(metrics: Metrics, appender: Appender, fetch: FetchApi, cache
     metrics.sample(m.CACHE_BYTES, lambda: cache.size_bytes)
     metrics.sample(m.CACHE_HITS, lambda: cache.hits)
     metrics.sample(m.CACHE_MISSES, lambda: cache.misses)
+
+
+def publish_upkeep(metrics: Metrics, collector: Collector, retention: Retention, mover: Mover) -> None:
+    metrics.sample(m.OBJECTS_COLLECTED, lambda: collector.collected)
+    metrics.sample(m.ENTRIES_TRIMMED, lambda: retention.trimmed_entries)
+    metrics.sample(m.OBJECTS_MOVED, lambda: mover.moved_objects)
 
 
 def publish_state(metrics: Metrics, replica: Replica, ready: Callable[[], str | None]) -> None:

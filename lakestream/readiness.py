@@ -1,8 +1,12 @@
-"""What a broker's process tells its supervisor once it serves: one line of JSON on a descriptor made for it."""
+"""What a broker's process tells its supervisor: one line of JSON on a descriptor made for it once it serves, and at its
+end, by its exit code, whether to start it again."""
 
 import json
 import os
 from dataclasses import asdict, dataclass
+
+GIVE_UP = 78
+"""Exit code of a child that must not be started again (sysexits' EX_CONFIG): a person has to look."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,10 @@ from pathlib import Path
 from lakestream import settings as config
 from lakestream.lockfile import LockedFile
 from lakestream.ports import choose_ports
-from lakestream.readiness import Announcement, parse
+from lakestream.readiness import GIVE_UP, Announcement, parse
 from lakestream.settings import Settings
 
 log = logging.getLogger("lakestream.supervisor")
-
-GIVE_UP = 78
-"""Exit code of a child that must not be started again (sysexits' EX_CONFIG): a person has to look."""
 
 QUICK_DEATH_S = 1.0
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.2, 5.0
@@ -115,7 +112,7 @@ class _Supervisor:
                 code = await self._until(self._all_serve, children)
             if not code and not self._asked_to_stop.is_set():
                 self._say_ready()
-                code = await self._until(asyncio.Event().wait, children)
+                code = await self._while_some_serve(children)
         finally:
             await self._stop()
             await asyncio.gather(*children)
@@ -137,6 +134,17 @@ class _Supervisor:
         for task in waiting:
             task.cancel()
         return max((task.result() for task in children if task.done()), default=0)
+
+    async def _while_some_serve(self, children: set[asyncio.Task[int]]) -> int:
+        """Until a signal: 0. A broker that gives up leaves the others alone; the last one, or the owner, ends it."""
+        while any(not child.gave_up for child in self._brokers) and not (self._owner and self._owner.gave_up):
+            stopping = asyncio.ensure_future(self._asked_to_stop.wait())
+            left = [task for task in children if not task.done()]
+            await asyncio.wait([stopping, *left], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if self._asked_to_stop.is_set():
+                return 0
+        return max(task.result() for task in children if task.done())
 
     def _say_ready(self) -> None:
         said = [child.announcement for child in self._brokers if child.announcement is not None]
@@ -186,6 +194,7 @@ class _Child:
     def __init__(self, name: str, argv: Sequence[str], environment: Mapping[str, str], socket_path: str = "") -> None:
         self.name = name
         self.announcement: Announcement | None = None
+        self.gave_up = False
         self._argv = argv
         self._environment = {**os.environ, **environment}
         self._socket_path = socket_path
@@ -210,6 +219,7 @@ class _Child:
             quick_deaths = quick_deaths + 1 if quick else 0
             if code == GIVE_UP or (not self._served.is_set() and quick_deaths >= FIRST_STARTS_MAX):
                 log.error("gave up: it does not start", extra={"child": self.name, "code": code})
+                self.gave_up = True
                 return 1
             delay_s = min(BACKOFF_FIRST_S * 2 ** (quick_deaths - 2), BACKOFF_MAX_S) if quick_deaths > 1 else 0.0
             log.warning("died, starting it again", extra={"child": self.name, "code": code, "delay_s": delay_s})

@@ -1,19 +1,20 @@
 """A load of real clients whose every acknowledgement is written down, and the proof that the log agrees with it.
 
     ledger = Ledger(topic, partitions)
-    with producing(cluster, ledger):       # idempotent librdkafka producers, one that knows each broker
+    with producing(cluster.kafka, ledger): # idempotent librdkafka producers, one that knows each broker
         ...                                # kill, stop, starve
     ledger.check(cluster.bootstrap)        # every acked record exactly once, at its offset; no gaps, no strangers
 """
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.serving import eventually
 
@@ -60,8 +61,7 @@ class Ledger:
 
     def longest_silence_s(self) -> float:
         """Between two acknowledgements."""
-        pairs = zip(self.ack_times, self.ack_times[1:], strict=False)
-        return max((after - before for before, after in pairs), default=0.0)
+        return max((after - before for before, after in pairwise(self.ack_times)), default=0.0)
 
     def check(self, bootstrap: str, *, may_fail: bool = False) -> int:
         """Read everything and compare; returns how many records there are."""
@@ -159,7 +159,7 @@ def _produce(
         ledger.fatal.append(f"{left} records of producer {number} were never answered")
 
 
-def _note_fatal(ledger: Ledger):  # type: ignore[no-untyped-def]
+def _note_fatal(ledger: Ledger) -> Callable[[KafkaError], None]:
     def on_error(error: KafkaError) -> None:
         if error.fatal():
             ledger.fatal.append(str(error))
@@ -194,9 +194,22 @@ def ends(bootstrap: str, topic: str, partitions: int = 1) -> list[tuple[int, int
     """The first and the next offset of each partition."""
     consumer = reader(bootstrap)
     try:
-        return [consumer.get_watermark_offsets(TopicPartition(topic, one), timeout=30) for one in range(partitions)]
+        return [_bounds(consumer, TopicPartition(topic, one)) for one in range(partitions)]
     finally:
         consumer.close()
+
+
+def _bounds(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """The client tries once only; the broker it asks may be one that is known to be dead a moment later."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            found: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=10)
+            return found
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def reader(bootstrap: str) -> Consumer:
@@ -221,9 +234,7 @@ def read_all(
     consumer = reader(bootstrap)
     records: dict[int, list[tuple[int, bytes]]] = {one: [] for one in range(partitions)}
     try:
-        bounds = {
-            one: consumer.get_watermark_offsets(TopicPartition(topic, one), timeout=30) for one in range(partitions)
-        }
+        bounds = {one: _bounds(consumer, TopicPartition(topic, one)) for one in range(partitions)}
         consumer.assign([TopicPartition(topic, one, start) for one, (start, _) in bounds.items()])
         open_ones = {one for one, (start, end) in bounds.items() if start < end}
         deadline = time.monotonic() + limit_s

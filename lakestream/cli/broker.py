@@ -1,5 +1,6 @@
 """`lakestream broker`, hidden: one broker in this process, as the supervisor starts it."""
 
+import logging
 import os
 import sys
 from typing import Any
@@ -8,6 +9,8 @@ import click
 
 from lakestream import logs
 from lakestream.cli.options import SettingsCommand, loaded_settings
+from lakestream.errors import Corrupt, Halted
+from lakestream.readiness import GIVE_UP
 from lakestream.settings import CHILD_VARIABLE, from_json
 
 
@@ -21,4 +24,8 @@ def broker(broker_id: int, ready_fd: int | None, **flags: Any) -> None:
     logs.configure(settings.log_level, settings.log_format, {"broker": broker_id})
     from lakestream.assembly import run
 
-    sys.exit(run(settings, broker_id, ready_fd))
+    try:
+        sys.exit(run(settings, broker_id, ready_fd))
+    except (Corrupt, Halted) as error:
+        logging.getLogger(__name__).critical("cannot start: %s", error)
+        sys.exit(GIVE_UP)

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "produce": ("lakestream.cli.produce:produce", "Write records from standard input to a topic."),
     "consume": ("lakestream.cli.consume:consume", "Print the records of a topic."),
     "groups": ("lakestream.cli.groups:groups", "List and describe consumer groups, reset their offsets."),
+    "pipeline": ("lakestream.cli.pipeline:pipeline", "Land topics in their tables with Spark."),
     "brokers": ("lakestream.cli.brokers:brokers", "List the live brokers."),
     "metadata": ("lakestream.cli.metadata:metadata", "Show the cluster's state, follow its commands."),
     "config": ("lakestream.cli.config:config", "List every setting, its value and where it came from."),

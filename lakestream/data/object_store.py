@@ -5,6 +5,7 @@ here and not in the client, because only one who sees each attempt can tell "cer
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -25,6 +26,8 @@ MAX_READS_IN_FLIGHT = 32
 FIRST_PAUSE_S = 0.1
 PROBE_ATTEMPTS = 3
 SETTLE_S = 0.2
+
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 
 Range = tuple[int, int]
 T = TypeVar("T")
@@ -225,7 +228,9 @@ def _open(url: str, request_timeout_s: float, options: dict[str, Any]) -> Object
     if scheme in ("", "file") or "://" not in url:
         raise ValueError(f"{url} is a folder: an object store's client would not sync it, FolderWal does")
     client_options: dict[str, Any] = {"timeout": timedelta(seconds=request_timeout_s)}
-    if any(str(value).startswith("http://") for value in options.values()):
+    # Who names a plain endpoint means it. The client looks at the variable that allows it only if no options are given.
+    named = [*options.values(), *(os.environ.get(variable, "") for variable in ENDPOINT_VARIABLES)]
+    if any(str(value).startswith("http://") for value in named):
         client_options["allow_http"] = True
     return from_url(url, client_options=client_options, retry_config={"max_retries": 0}, **options)  # type: ignore[call-overload, no-any-return]
 

@@ -133,7 +133,8 @@ class Membership:
     def _compare_digests(self) -> None:
         """Halt if half of the live members, or more, fold to other outcomes than we do (L10)."""
         if not digests_agree(self._replica):
-            self._replica.halt(Halted("most live members have other outcomes for the same commands"))
+            text = "most live members have other outcomes for the same commands"
+            self._replica.halt(Halted(text, restart_helps=True))
 
     async def checkpoint_if_due(self, command_log: CommandLog, wal: Wal, dump: Dump = dump_here) -> bool:
         """The live broker with the lowest id checkpoints for all; only a state that the others agree with (L10)."""

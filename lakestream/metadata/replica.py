@@ -23,6 +23,7 @@ from lakestream.metadata.checkpoint import load_newest
 from lakestream.model.commands import ENVELOPE, LEVEL, Body, Noop, Register, encode, pack
 from lakestream.model.reasons import No, Stranger
 from lakestream.model.state import Outcome, State, apply
+from lakestream.model.wal_object import checkpoint_prefix, parse_checkpoint_key
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +85,20 @@ class Replica:
         """Load the newest checkpoint, fold to the end of the log, and go on following it."""
         await self._reload(0)
         await self._read_to_end()
+        await self._refuse_an_older_log()
         for loop in (self._propose_loop, self._follow_loop, self._catch_loop):
             self._tasks.append(asyncio.create_task(self._guard(loop), name=f"replica-{loop.__name__}"))
+
+    async def _refuse_an_older_log(self) -> None:
+        """L5 for who was just started and remembers nothing: a checkpoint in the store may know more than the log."""
+        keys = [one.key for one in await self._wal.list(checkpoint_prefix(self.state.cluster))]
+        await self._read_to_end()  # others go on, and store: what was listed lies below the end as it is now
+        newest = max((name.number for name in map(parse_checkpoint_key, keys) if name is not None), default=0)
+        if newest > self.state.sequence:
+            raise Halted(
+                f"the command log ends at {self.state.sequence}, but there is a checkpoint of {newest}: the log was "
+                "restored from an older copy, and going on would give offsets away a second time"
+            )
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -97,12 +110,12 @@ class Replica:
         try:
             await loop()
         except (Halted, Corrupt) as error:
-            self.halt(Halted(str(error)))
+            self.halt(error if isinstance(error, Halted) else Halted(str(error)))
         except asyncio.CancelledError:
             raise
         except Exception as error:
             log.exception("the replica's %s failed", loop.__name__)
-            self.halt(Halted(f"internal error: {error!r}"))
+            self.halt(Halted(f"internal error: {error!r}", restart_helps=True))
 
     def halt(self, error: Halted) -> None:
         """Stop for good: nothing is guessed, nothing is skipped (L3, L5, L10)."""
@@ -202,7 +215,7 @@ class Replica:
                 if self._pending:
                     await self._read_to_end()
                 if self.epoch == epoch and any(one.n in self._pending for one in proposals):
-                    raise Halted("a command was appended and folded, and yet has no outcome")
+                    raise Halted("a command was appended and folded, and yet has no outcome", restart_helps=True)
                 continue
             except Unknown as error:
                 log.warning("an append's answer was lost: %s", error)

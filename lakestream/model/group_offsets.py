@@ -8,6 +8,7 @@ however late it arrives and whichever broker brings it (L30).
 from typing import TYPE_CHECKING, ClassVar
 
 from lakestream.model.commands import Body
+from lakestream.model.configs import LONG_MAX
 from lakestream.model.group_members import CONSUMER, Commit, Group, GroupState, member_problem, subscribes
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
@@ -55,7 +56,7 @@ def commit(state: "State", member: Member, body: CommitOffsets) -> list[int] | N
     if group is not None and body.member in group.members:
         group.members[body.member].heard = state.sequence
     now = state.members.time_ms
-    expire = now + body.retention_ms if body.retention_ms >= 0 else 0
+    expire = min(now + body.retention_ms, LONG_MAX) if body.retention_ms >= 0 else 0
     results = []
     for stream, offset, leader_epoch, note in body.offsets:
         if stream not in streams:

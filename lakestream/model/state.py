@@ -15,7 +15,8 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from lakestream.errors import Corrupt, Halted
-from lakestream.model import groups, members, producers, streams, topics
+from lakestream.model import catalog, groups, members, producers, streams, topics
+from lakestream.model.catalog import Catalog
 from lakestream.model.commands import APPEND, ENVELOPE, LEVEL, Body, Register
 from lakestream.model.groups import Groups
 from lakestream.model.members import Member, Members
@@ -28,7 +29,7 @@ Outcome = Any
 """A list of results for `Append`; else what the rule says, a No, or STRANGER."""
 Rule = Callable[["State", Member, Any], Outcome]
 
-_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups)
+_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups, catalog)
 _RULES: dict[int, tuple[msgspec.msgpack.Decoder[Any], Rule]] = {
     body.KIND: (msgspec.msgpack.Decoder(body), rule) for family in _FAMILIES for body, rule in family.RULES
 }
@@ -43,7 +44,8 @@ class State:
     """What all members agree on after folding the commands up to `sequence`."""
 
     __slots__ = (
-        "cluster", "digest", "groups", "level", "members", "moved", "producers", "sequence", "streams", "topics",
+        "catalog", "cluster", "digest", "groups", "level", "members", "moved", "producers", "sequence", "streams",
+        "topics",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -56,6 +58,7 @@ class State:
         self.streams = Streams()
         self.producers = Producers()
         self.groups = Groups()
+        self.catalog = Catalog()
         self.moved: list[int] = []
         """Streams whose end moved since somebody last emptied this list; for waking readers, not part of the state."""
 
@@ -86,7 +89,7 @@ def apply(state: State, sequence: int, command: bytes) -> Outcome:
 def _register(state: State, member_id: int, command: bytes) -> Outcome:
     try:
         body = _REGISTER.decode(memoryview(command)[ENVELOPE.size :])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return No(Reason.MALFORMED, str(error))
     return members.register(state, member_id, body)
 
@@ -118,7 +121,7 @@ def dump(state: State) -> bytes:
     body = msgspec.msgpack.encode(
         [
             state.sequence, state.digest, state.level, state.cluster, state.members.dump(), state.topics.dump(),
-            state.streams.dump(), state.producers.dump(), state.groups.dump(),
+            state.streams.dump(), state.producers.dump(), state.groups.dump(), state.catalog.dump(),
         ]
     )  # fmt: skip
     return CHECKPOINT.pack(CHECKPOINT_MAGIC, CHECKPOINT_VERSION, crc32c(body)) + body
@@ -142,6 +145,7 @@ def load(checkpoint: bytes | bytearray) -> State:
     state.streams = Streams.load(fields[6], state.topics.by_id)
     state.producers = Producers.load(fields[7])
     state.groups = Groups.load(fields[8])
+    state.catalog = Catalog.load(fields[9]) if len(fields) > 9 else Catalog()
     return state
 
 

@@ -28,6 +28,8 @@ HEAD = struct.Struct("<QII")
 ROW = struct.Struct("<IIIIqqhi")
 """Stream, record count, position, length, max timestamp, producer id, producer epoch, first sequence."""
 STRIDE = 5
+NUMBERS_MAX = 1 << 62
+"""A command may say more than the packed numbers of an entry can hold."""
 
 AppendRow = tuple[int, int, int, int, int, int, int, int]
 
@@ -68,15 +70,16 @@ class WalObject:
 
 
 class Stream:
-    """One partition of one topic."""
+    """One partition of one topic. Offsets below `landed` are rows of the topic's table, and have no entries."""
 
-    __slots__ = ("bases", "id", "next", "partition", "refs", "size", "start", "topic")
+    __slots__ = ("bases", "id", "landed", "next", "partition", "refs", "size", "start", "topic")
 
     def __init__(self, stream_id: int, topic: "Topic", partition: int) -> None:
         self.id = stream_id
         self.topic = topic
         self.partition = partition
         self.start = 0
+        self.landed = 0
         self.next = 0
         self.size = 0
         self.bases = array("q")
@@ -156,7 +159,7 @@ class Streams:
             [[getattr(one, name) for name in WalObject.__slots__] for one in self.objects.values()],
             [[getattr(one, name) for name in WalObject.__slots__] for one in self.dead.values()],
             [
-                [s.id, s.topic.id, s.partition, s.start, s.next, s.size, packed(s.bases), packed(s.refs)]
+                [s.id, s.topic.id, s.partition, s.start, s.next, s.size, packed(s.bases), packed(s.refs), s.landed]
                 for s in self.by_id.values()
             ],
         ]
@@ -171,9 +174,10 @@ class Streams:
                 for name, value in zip(WalObject.__slots__, values, strict=True):
                     setattr(one, name, value)
                 target[one.number] = one
-        for id_, topic_id, partition, start, following, size, bases, refs in fields[5]:
+        for id_, topic_id, partition, start, following, size, bases, refs, *later in fields[5]:
             stream = Stream(id_, topics[topic_id], partition)
             stream.start, stream.next, stream.size = start, following, size
+            stream.landed = later[0] if later else 0
             stream.bases.frombytes(bases)
             stream.refs.frombytes(refs)
             streams.by_id[id_] = stream
@@ -330,7 +334,8 @@ def replace_entries(state: "State", member: Member, body: ReplaceEntries) -> lis
 def _replace(state: "State", made: WalObject, new: MovedSlice) -> bool:
     streams = state.streams
     stream = streams.by_id.get(new.stream)
-    if stream is None:
+    lies_within = 0 <= new.position < new.position + new.length <= made.size < NUMBERS_MAX
+    if stream is None or not lies_within or abs(new.max_timestamp) > NUMBERS_MAX:
         return False
     first = stream.find(new.base)
     last = bisect_right(stream.bases, new.base + new.records - 1)

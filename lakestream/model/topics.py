@@ -35,14 +35,22 @@ class Topic:
 
 
 class Topics:
-    """All topics, and the configs of the whole cluster."""
+    """All topics, and the configs of the whole cluster. `folded` has the names as catalogs without case see them."""
 
-    __slots__ = ("by_id", "by_name", "configs")
+    __slots__ = ("by_id", "by_name", "configs", "folded")
 
     def __init__(self) -> None:
         self.by_id: dict[bytes, Topic] = {}
         self.by_name: dict[str, Topic] = {}
+        self.folded: dict[str, str] = {}
         self.configs: dict[str, str] = {}
+
+    def add(self, topic: Topic) -> None:
+        self.by_id[topic.id] = self.by_name[topic.name] = topic
+        self.folded[topic.name.lower()] = topic.name
+
+    def remove(self, topic: Topic) -> None:
+        del self.by_id[topic.id], self.by_name[topic.name], self.folded[topic.name.lower()]
 
     def dump(self) -> list[Any]:
         return [self.configs, [[t.id, t.name, t.replication, t.configs, t.streams] for t in self.by_id.values()]]
@@ -52,8 +60,9 @@ class Topics:
         topics = cls()
         topics.configs = fields[0]
         for topic_id, name, replication, configs, streams in fields[1]:
-            topic = topics.by_id[topic_id] = topics.by_name[name] = Topic(topic_id, name, replication, configs)
+            topic = Topic(topic_id, name, replication, configs)
             topic.streams = streams
+            topics.add(topic)
         return topics
 
 
@@ -75,6 +84,8 @@ def create(state: "State", member: Member, body: CreateTopic) -> int | No:
         return No(Reason.INVALID_TOPIC_NAME, problem)
     if body.name in topics.by_name or body.topic_id in topics.by_id:
         return No(Reason.TOPIC_EXISTS, f"topic '{body.name}' already exists")
+    if like := topics.folded.get(body.name.lower()):
+        return No(Reason.INVALID_TOPIC_NAME, f"'{body.name}' and the topic '{like}' would be one table to many engines")
     if not 1 <= body.partitions <= MAX_PARTITIONS:
         return No(Reason.INVALID_PARTITIONS, f"a topic has 1 to {MAX_PARTITIONS} partitions")
     if not 1 <= body.replication <= 32767:
@@ -85,7 +96,7 @@ def create(state: "State", member: Member, body: CreateTopic) -> int | No:
         if problem := TOPIC_CONFIGS.problem(key, value):
             return No(Reason.INVALID_CONFIG, problem)
     topic = Topic(body.topic_id, body.name, body.replication, dict(body.configs))
-    topics.by_id[topic.id] = topics.by_name[topic.name] = topic
+    topics.add(topic)
     grow(state, topic, body.partitions)
     return body.partitions
 
@@ -111,7 +122,8 @@ def delete(state: "State", member: Member, body: DeleteTopic) -> int | No:
         state.moved.append(stream_id)
     state.producers.forget_streams(gone)
     state.groups.forget_streams(gone)
-    del state.topics.by_id[topic.id], state.topics.by_name[topic.name]
+    state.catalog.forget_topic(topic, state.members.time_ms)
+    state.topics.remove(topic)
     return len(gone)
 
 

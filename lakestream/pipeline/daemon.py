@@ -6,9 +6,13 @@ thread: a fork would not have it.
 """
 
 import pyspark.daemon
-import pyspark.worker  # noqa: F401
+import pyspark.worker
 
-from lakestream.pipeline import worker  # noqa: F401
+from lakestream.memory import tune_allocator
+from lakestream.pipeline import worker
+
+LOADED = (pyspark.worker, worker)
 
 if __name__ == "__main__":
+    tune_allocator()
     pyspark.daemon.manager()

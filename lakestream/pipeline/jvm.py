@@ -25,8 +25,10 @@ log = logging.getLogger(__name__)
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
-LINES_KEPT = 20
-LINE_CHARACTERS = 2000
+LINES_KEPT = 5
+LINE_CHARACTERS = 500
+SCALA_VERSION = "2.13"
+"""Of PyPI's pyspark 4: executors that this JVM starts want to know."""
 
 _OPENED = (
     "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect", "java.base/java.io",
@@ -85,7 +87,12 @@ class Jvm:
         place = Path(folder.name)
         (place / "log4j2.properties").write_text(_LOGGING)
         gateway = place / "gateway"
-        environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway), "SPARK_HOME": str(spark_home())}
+        environment = {
+            **os.environ,
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
+            "SPARK_HOME": str(spark_home()),
+            "SPARK_SCALA_VERSION": SCALA_VERSION,
+        }
         process = subprocess.Popen(
             command(java, master, {"spark.local.dir": folder.name, **conf}, place / "log4j2.properties"),
             env=environment, cwd=folder.name, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -138,9 +145,10 @@ class Jvm:
         with self._process.stderr as output:
             for line in output:
                 said = line.decode(errors="replace").rstrip()
-                if said:
+                if said and not said.startswith("\tat "):
                     self._said.append(said[:LINE_CHARACTERS])
-                    log.warning("spark says: %s", said[:LINE_CHARACTERS])
+                    # What our pattern did not make is chatter, unless the JVM dies of it: then it is in the error.
+                    log.log(logging.WARNING if said.startswith("spark ") else logging.DEBUG, said[:LINE_CHARACTERS])
 
 
 def command(java: Java, master: str, conf: Mapping[str, str], logging_file: Path) -> list[str]:
@@ -156,7 +164,8 @@ def command(java: Java, master: str, conf: Mapping[str, str], logging_file: Path
 
 
 def is_local(master: str) -> bool:
-    return master.startswith("local")
+    """Whether driver and workers share this machine and this JVM."""
+    return master == "local" or master.startswith("local[")
 
 
 def spark_home() -> Path:

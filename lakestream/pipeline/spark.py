@@ -4,25 +4,31 @@ A job is `range(n).mapInArrow(work)`: task i of n is row i, its description trav
 rows of names and statistics come back. Spark schedules, workers in Python move the bytes (T18).
 """
 
+import contextlib
+import importlib
+import importlib.util
 import logging
 import os
 import sys
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from lakestream.pipeline.java import find_java
 from lakestream.pipeline.jvm import Jvm, SparkFailed, is_local
+from lakestream.pipeline.rounds import JobFailed, Work
 
 log = logging.getLogger(__name__)
 
 RESULT_SCHEMA = "task int, body binary"
-Work = Callable[[bytes], Sequence[bytes]]
-"""What a worker does with one task: its description to any number of answers."""
 
 _CONF = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
@@ -43,11 +49,17 @@ _LOCAL_CONF = {
 class Spark:
     """A running Spark application."""
 
-    def __init__(self, session: Any, jvm: Jvm | None, slots: int) -> None:
+    def __init__(self, session: Any, jvm: Jvm | None, *, ship: bool) -> None:
         self.session = session
-        self.slots = slots
+        self.slots = max(int(session.sparkContext.defaultParallelism), 1)
         """How many tasks run at once."""
         self._jvm = jvm
+        self._folder = tempfile.TemporaryDirectory(prefix="lakestream-package-")
+        self._package = ""
+        if ship:
+            made = pack_package(Path(self._folder.name))
+            session.sparkContext.addFile(str(made))
+            self._package = made.name
 
     @classmethod
     def start(cls, master: str, conf: Mapping[str, str] | None = None) -> "Spark":
@@ -82,28 +94,28 @@ class Spark:
         except (Py4JError, PySparkException, OSError) as error:
             said = jvm.last_words() if jvm is not None else ""
             raise SparkFailed(f"Spark did not start: {_first_line(error)} {said}") from error
-        slots = int(session.conf.get("spark.default.parallelism", "0") or 0)
-        return cls(session, jvm, slots or _slots(session))
+        return cls(session, jvm, ship=not is_local(master))
 
     def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
-        """All answers of each task. Raises SparkFailed if a task did not answer at all, so that none counts."""
+        """All answers of each task. Raises JobFailed if a task did not answer at all, so that none counts."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         count = len(tasks)
-        frame = self.session.range(0, count, 1, count).mapInArrow(_on_rows(work, list(tasks)), RESULT_SCHEMA)
+        on_rows = _on_rows(work, list(tasks), self._package)
+        frame = self.session.range(0, count, 1, count).mapInArrow(on_rows, RESULT_SCHEMA)
         try:
             rows = frame.collect()
         except (Py4JError, PySparkException, OSError) as error:
-            raise SparkFailed(f"a Spark job failed: {_first_line(error)}") from error
+            raise JobFailed(f"a Spark job failed: {_first_line(error)}") from error
         answers: list[list[bytes]] = [[] for _ in tasks]
         for task, body in rows:
             answers[task].append(bytes(body))
         return answers
 
-    def warm_up(self) -> None:
-        """Run what every round runs, on every slot, so that the first one finds it compiled and loaded."""
-        self.run(_nothing, [b""] * self.slots)
+    def warm_up(self, work: Work) -> None:
+        """Run an empty task on every slot, so that the first round finds everything loaded. Raises JobFailed."""
+        self.run(work, [b""] * self.slots)
 
     @property
     def alive(self) -> bool:
@@ -113,32 +125,58 @@ class Spark:
         from py4j.protocol import Py4JError
 
         try:
+            self.session.sparkContext.cancelAllJobs()
             self.session.stop()
         except (Py4JError, OSError) as error:
             log.info("Spark's session did not end well: %s", _first_line(error))
         if self._jvm is not None:
             self._jvm.stop()
+        self._folder.cleanup()
 
 
-def _slots(session: Any) -> int:
-    return max(int(session.sparkContext.defaultParallelism), 1)
+def _on_rows(
+    work: Work, tasks: list[bytes], package: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that Spark ships: rows with task numbers in, rows with answers out.
 
-
-def _nothing(_: bytes) -> list[bytes]:
-    return []
-
-
-def _on_rows(work: Work, tasks: list[bytes]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark ships: rows with task numbers in, rows with answers out."""
+    It travels by value, and names the work by its module, which a worker imports, out of the shipped package if it is
+    not installed there. Nothing of ours may be imported before that.
+    """
+    named = work.__module__, work.__qualname__
+    carried = work if "<" in named[1] else None
 
     def on_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import SparkFiles, TaskContext
+
+        if package and importlib.util.find_spec("lakestream") is None:
+            unpacked = f"{SparkFiles.get(package)}.unpacked"
+            if not os.path.isdir(unpacked):
+                own = f"{unpacked}-{os.getpid()}"
+                with zipfile.ZipFile(SparkFiles.get(package)) as archive:
+                    archive.extractall(own)
+                with contextlib.suppress(OSError):  # another worker was faster
+                    os.rename(own, unpacked)
+            sys.path.insert(0, unpacked)
+        do = carried or getattr(importlib.import_module(named[0]), named[1])
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context is not None else 0
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                answers = list(work(tasks[task]))
+                answers = list(do(tasks[task], attempt))
                 numbers = pa.array([task] * len(answers), pa.int32())
                 yield pa.RecordBatch.from_arrays([numbers, pa.array(answers, pa.binary())], ["task", "body"])
 
     return on_rows
+
+
+def pack_package(folder: Path) -> Path:
+    """This package as one file, for executors that do not have it. Compiled code has to lie in files: no zip import."""
+    source = Path(__file__).resolve().parent.parent
+    made = folder / "lakestream-package.zip"
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(source.rglob("*.py")):
+            archive.write(path, path.relative_to(source.parent))
+    return made
 
 
 def _first_line(error: Exception) -> str:

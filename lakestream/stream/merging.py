@@ -30,14 +30,14 @@ PARTS_OF_A_LIMIT = 8
 class MoveLimits:
     """Bounds of the mover, and when it moves at all."""
 
-    merge_bytes: int = 64 * 1024 * 1024
+    merge_bytes: int = 16 * 1024 * 1024
     """What one merge holds in memory, and the largest merged object."""
     merge_entries: int = 4096
     """What one merge replaces; folding its command takes a few milliseconds."""
     quiet_ms: int = 10_000
     """Entries of the newest seconds are left alone: consumers read them from memory."""
-    many_entries: int = 64
-    """A stream with more entries is merged, and others of its topic with it."""
+    many_entries: int = 512
+    """A stream with more entries is merged, and others of its topic with it; sooner when the state fills."""
     window_entries: int = 8
     """Fewer entries than this are not worth a merge."""
     growth: int = 4

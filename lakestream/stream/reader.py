@@ -14,7 +14,14 @@ from lakestream.errors import Corrupt, Missing, Rejected, Retry
 from lakestream.interfaces import Wal
 from lakestream.metadata.replica import Replica
 from lakestream.model import records
-from lakestream.model.batch import HEADER_SIZE, LEADER_EPOCH, MAX_TIMESTAMP_POSITION
+from lakestream.model.batch import (
+    CRC_POSITION,
+    HEADER_SIZE,
+    LEADER_EPOCH,
+    MAX_TIMESTAMP_POSITION,
+    PREFIX_SIZE,
+    checksum,
+)
 from lakestream.model.reasons import Reason
 from lakestream.model.streams import MERGED, Entry, Stream, WalObject
 from lakestream.model.wal_object import (
@@ -37,6 +44,7 @@ _STAMP = struct.Struct(">q").pack_into
 _EPOCH = struct.Struct(">i").pack_into
 _DELTA = struct.Struct(">i").unpack_from
 _TIMESTAMP = struct.Struct(">q").unpack_from
+_CRC = struct.Struct(">I").unpack_from
 _DELTA_POSITION = 23
 INDEX_SLICES_KEPT = 50_000
 """Slices of merged objects whose place is remembered."""
@@ -248,6 +256,8 @@ class Reader:
             piece = await self._load(one, key, length)
         except Missing as error:
             await self._replica.catch_up()
+            if self._replica.state.streams.objects.get(entry.object) is not one:
+                return None, 0  # its last entry went, or the whole state was replaced by a checkpoint
             index = stream.find(offset)
             if index < len(stream.bases) and stream.entry(index).object == entry.object:
                 raise Corrupt(f"object {self._key(one)} is lost: {error}") from error
@@ -275,6 +285,8 @@ class Reader:
             verify(buffer)
         elif len(buffer) < length:
             raise Corrupt(f"object {self._key(one)} is cut short")
+        else:
+            check_batches(buffer, self._key(one), key[1])
         piece = Piece(key[1], buffer, None if one.kind == MERGED else set())
         self._cache.put(key, piece)
         return piece
@@ -328,6 +340,16 @@ def _first_kept(batch: memoryview, start: int, timestamp: int) -> tuple[int, int
 def _greatest_kept(batch: memoryview, start: int) -> tuple[int, int] | None:
     kept = [(one.offset, one.timestamp) for one in records.decode_batch(batch) if one.offset >= start]
     return max(kept, key=lambda one: (one[1], -one[0]), default=None)
+
+
+def check_batches(piece: bytearray, key: str, position: int) -> None:
+    """A part of an object has no checksum of its own, but its batches have: see that they are what was produced."""
+    view, at = memoryview(piece), 0
+    while at < len(piece):
+        size = PREFIX_SIZE + (_FRAME(piece, at)[1] if at + HEADER_SIZE <= len(piece) else 0)
+        if not HEADER_SIZE <= size <= len(piece) - at or checksum(view, at, size) != _CRC(piece, at + CRC_POSITION)[0]:
+            raise Corrupt(f"object {key}: the batch at {position + at} is damaged")
+        at += size
 
 
 def key_of(cluster: str, one: WalObject) -> str:

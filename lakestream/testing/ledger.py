@@ -126,6 +126,7 @@ class Auditor:
         self.history: list[bytes] = []
         self._digests = [0]
         self._generations: dict[str, int] = {}
+        self._owners: dict[tuple[str, int, int], tuple[str, str | None]] = {}
         self._report = report
 
     def fold(self, commands: Sequence[bytes]) -> None:
@@ -137,7 +138,7 @@ class Auditor:
         self.state.moved.clear()
 
     def _watch_commits(self, command: bytes, outcome: Outcome) -> None:
-        """Committed offsets never go back to an older generation (L30)."""
+        """Committed offsets never go back to an older generation, and in each a partition has one owner (L30)."""
         if command[1] != CommitOffsets.KIND or isinstance(outcome, No | Stranger):
             return
         body = _COMMIT.decode(command[ENVELOPE.size :])
@@ -145,6 +146,10 @@ class Auditor:
         if 0 <= body.generation < newest:
             self._report(Violation(f"a commit of generation {body.generation} was taken after one of {newest}"))
         self._generations[body.group] = max(newest, body.generation)
+        for stream, *_ in body.offsets if body.generation >= 0 else ():
+            owner = self._owners.setdefault((body.group, body.generation, stream), (body.member, body.instance))
+            if owner[0] != body.member and (owner[1] is None or owner[1] != body.instance):
+                self._report(Violation(f"stream {stream} had two owners in generation {body.generation}"))
 
     def compare(self, name: str, replica: Replica) -> None:
         """Has this broker the same outcomes for the same commands?"""

@@ -27,9 +27,12 @@ from lakestream.model.group_offsets import CommitOffsets
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import Outcome
 from lakestream.model.streams import Stream
+from lakestream.settings import Settings
 from lakestream.stream.appender import Answer, Appender, BatchRow, Submission
 from lakestream.stream.cache import Cache
 from lakestream.stream.collector import Collector
+from lakestream.stream.group_offsets import GroupOffsets
+from lakestream.stream.groups import GroupCoordinator
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.merging import MoveLimits
 from lakestream.stream.mover import Mover
@@ -40,6 +43,7 @@ from lakestream.stream.upkeep import Schedule, Upkeep
 from lakestream.stream.waiting import Waiting
 
 CHECKPOINT_S = 0.3
+SETTINGS = Settings(group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200)
 SCHEDULE = Schedule(collect_s=2.0, retention_s=1.5, move_s=0.7)
 MOVE_LIMITS = MoveLimits(
     quiet_ms=500, many_entries=6, window_entries=3, growth=2, dead_age_ms=1000, dead_bytes=100, write_timeout_s=3.0
@@ -106,6 +110,8 @@ class Node:
         rules = Rules(self.replica, {})
         self.mover = classes.mover(self.replica, wal, rules.of, MOVE_LIMITS)
         self.membership.settled = lambda: (self.appender.settled(), self.mover.settled())
+        self.groups = GroupCoordinator(self.replica, SETTINGS, clock, random, lambda: self.membership.current)
+        self.offsets = GroupOffsets(self.replica, self.groups)
         retention = Retention(self.replica, rules.of, clock, Expiry())
         self._upkeep = Upkeep(self.membership, self.collector, retention, self.mover, SCHEDULE)
 
@@ -116,7 +122,7 @@ class Node:
         await self.replica.start()
         await self.membership.join()
         self.serving = True
-        await asyncio.gather(self.membership.run(), self._checkpoint(), self._upkeep.run())
+        await asyncio.gather(self.membership.run(), self.groups.run(), self._checkpoint(), self._upkeep.run())
 
     async def _checkpoint(self) -> None:
         while True:

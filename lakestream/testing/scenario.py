@@ -15,9 +15,11 @@ from typing import Any
 
 from lakestream.errors import LakestreamError
 from lakestream.metadata.membership import Timing
+from lakestream.model.group_members import GroupState
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.testing.clients import Client, Committer, Consumer, IdempotentProducer, PlainProducer
 from lakestream.testing.cluster import Cluster
+from lakestream.testing.group_clients import GroupMember
 from lakestream.testing.judgement import judge
 from lakestream.testing.ledger import Partition, Violation
 from lakestream.testing.mixes import MIXES
@@ -27,6 +29,7 @@ from lakestream.testing.simulation import Process, SimulatedLoop, run
 CHAOS_S = 15.0
 HEALING_S = 120.0
 QUIET_S = 8.0
+GROUP = "crew"
 PAUSES_S = (0.2, 1.0, 2.0, 3.5, 6.0)
 CUTS_S = (0.3, 1.5, 2.2, 5.0)
 """Shorter and longer than a session."""
@@ -127,6 +130,8 @@ class Scenario:
         max_bytes = chance.choice((1, 300, 1 << 20))
         followers = [Consumer(cluster, f"consumer-{n}", partitions, max_bytes).run() for n in range(2)]
         followers.append(Committer(cluster, "group", partitions[0]).run())
+        crew = self._crew(partitions[0][0])
+        followers += [member.run() for member in crew]
         work = [self._spawn(f"client-{n}", worker) for n, worker in enumerate(workers)]
         side = [self._spawn(f"follower-{n}", follower) for n, follower in enumerate(followers)]
         side += [self._spawn("side", self._side_topics(admin, partitions))]
@@ -136,12 +141,33 @@ class Scenario:
             task.cancel()
         cluster.heal()
         await self._until_done(work, HEALING_S, must=True)
+        await self._settle(crew)
         await self._quiesce()
         for task in side:
             task.cancel()
         await judge(cluster, self._topics, dead_may_stay=self._mix.jump_every_s > 0)
         self._check()
         return self._report(sum(producer.bumps for producer in producers))
+
+    def _crew(self, topic: bytes) -> list[GroupMember]:
+        """A group whose members share the topic's partitions; one may be static."""
+        streams = self._cluster.auditor.state.topics.by_id[topic].streams
+        statics = self._chance.choice((None, "static"))
+        names = [(f"member-{n}", statics if n == 0 else None) for n in range(self._chance.randint(1, 3))]
+        return [GroupMember(self._cluster, name, GROUP, streams, instance) for name, instance in names]
+
+    async def _settle(self, crew: list[GroupMember]) -> None:
+        """The group comes to rest: everybody in one generation, none but them."""
+        deadline = self._loop.time() + HEALING_S
+        while True:
+            group = self._cluster.auditor.state.groups.by_name.get(GROUP)
+            at_rest = group is not None and group.state == GroupState.STABLE and len(group.members) == len(crew)
+            if at_rest and group is not None and {member.generation for member in crew} == {group.generation}:
+                return
+            if self._loop.time() > deadline:
+                raise Violation(f"the group did not come to rest: {group}, {[one.generation for one in crew]}")
+            await asyncio.sleep(0.2)
+            self._check()
 
     def _spawn(self, name: str, worker: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = Process(name, self._loop).start(worker)

@@ -36,7 +36,8 @@ class TopicMaker(Protocol):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with serving(tmp_path_factory.mktemp("cluster"), brokers=2, group_min_session_timeout_ms=500) as running:
+    quick = {"group_min_session_timeout_ms": 500, "log_retention_check_interval_ms": 500}
+    with serving(tmp_path_factory.mktemp("cluster"), brokers=2, **quick) as running:
         yield running
 
 

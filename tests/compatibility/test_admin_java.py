@@ -76,7 +76,7 @@ def test_partitions_and_replicas_may_be_left_to_the_broker(ask: Ask, name: Calla
     ],
 )
 def test_what_cannot_be_created_is_refused_with_kafkas_code(
-    ask: Ask, topic: str, partitions: int, configs: dict[str, str], wanted: int
+    ask: Ask, topic: str, partitions: int, configs: dict[str, Any], wanted: int
 ) -> None:
     with pytest.raises(Refused) as caught:
         create(ask, topic, partitions, **configs)
@@ -113,7 +113,7 @@ def test_the_clusters_configs_are_changed_for_all_brokers(ask: Ask) -> None:
 def test_partitions_are_added_and_never_taken(ask: Ask, make_topic: TopicMaker) -> None:
     topic = make_topic(partitions=2)
     ask("create_partitions", topic=topic, count=6)
-    assert len(ask("describe_topic", topic=topic)["partitions"]) == 6
+    eventually(lambda: len(ask("describe_topic", topic=topic)["partitions"]) == 6, "six partitions")
     assert refusal(ask, "create_partitions", topic=topic, count=3) == INVALID_PARTITIONS
 
 

@@ -81,7 +81,7 @@ def test_configs_are_shown_and_changed(ask: KafkaAdminClient, make_topic: TopicM
 def test_partitions_are_added_and_never_taken(ask: KafkaAdminClient, make_topic: TopicMaker) -> None:
     topic = make_topic(partitions=2)
     ask.create_partitions({topic: 6})
-    assert len(ask.describe_topics([topic])[0]["partitions"]) == 6
+    eventually(lambda: len(ask.describe_topics([topic])[0]["partitions"]) == 6, "six partitions")
     with pytest.raises(InvalidPartitionsError):
         ask.create_partitions({topic: 3})
 

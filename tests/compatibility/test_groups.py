@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compatibility.clients.face import Client, Member, Record, produce
 from tests.compatibility.conftest import Clients, TopicMaker, params
@@ -14,6 +14,13 @@ from tests.serving import eventually
 
 PATIENT = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 500}
 """Heartbeats are how members learn of a rebalance: with frequent ones a test is quick."""
+
+
+COOPERATIVE_ASSIGNORS: dict[str, dict[str, object]] = {
+    "librdkafka": {"partition.assignment.strategy": "cooperative-sticky"},
+    "java": {"partition.assignment.strategy": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"},
+}
+COOPERATIVE = [param for param in params() if param.id in COOPERATIVE_ASSIGNORS]
 
 
 def numbered(count: int, partitions: int) -> list[Record]:
@@ -179,3 +186,55 @@ def test_a_static_member_that_comes_back_keeps_its_partitions_without_a_rebalanc
     assert members[0].assigned == before[0]
     again.leave()
     members[0].leave()
+
+
+@pytest.mark.parametrize("fenced", COOPERATIVE)
+def test_a_second_member_with_the_same_instance_id_takes_the_place_of_the_first(
+    fenced: str, clients: Clients, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str]
+) -> None:
+    """Only these two clients say so: aiokafka's heartbeats name no instance, and kafka-python falls silent."""
+    client, topic, group = clients(fenced), make_topic(partitions=2), name()
+    config = {**PATIENT, "group.instance.id": "only-one"}
+    first = Member(client, bootstrap, group, [topic], config)
+    await_assignment([first], 2)
+    second = Member(client, bootstrap, group, [topic], config)
+    await_assignment([second], 2)
+    eventually(lambda: not first.alive, "the first one is fenced")
+    with pytest.raises(Exception, match=r"(?i)fenced"):
+        first.leave()
+    second.leave()
+
+
+@pytest.mark.parametrize("cooperating", COOPERATIVE)
+def test_members_that_rebalance_cooperatively_keep_what_they_need_not_give_away(
+    cooperating: str, clients: Clients, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str]
+) -> None:
+    client, config = clients(cooperating), {**PATIENT, **COOPERATIVE_ASSIGNORS[cooperating]}
+    topic, group = make_topic(partitions=6), name()
+    first = Member(client, bootstrap, group, [topic], config)
+    await_assignment([first], 6)
+    second = Member(client, bootstrap, group, [topic], config)
+    await_assignment([first, second], 6)
+    produce(client, bootstrap, topic, numbered(60, 6))
+    eventually(lambda: len(first.seen) + len(second.seen) == 60, "all is read")
+    first.commit()
+    second.commit()
+    second.leave()
+    await_assignment([first], 6)
+    produce(client, bootstrap, topic, numbered(60, 6))
+    eventually(lambda: len(first.seen) + len(second.seen) == 120, "all is read, nothing twice")
+    first.leave()
+
+
+@pytest.mark.xdist_group("librdkafka")
+def test_a_pattern_subscribes_to_topics_that_come_later(
+    clients: Clients, bootstrap: str, admin: AdminClient, name: Callable[[], str]
+) -> None:
+    client, prefix = clients("librdkafka"), name()
+    config = {**PATIENT, "topic.metadata.refresh.interval.ms": 300}
+    member = Member(client, bootstrap, name(), [f"^{prefix}-.*"], config)
+    for number in range(2):
+        topic = f"{prefix}-{number}"
+        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(10)
+        await_assignment([member], 2 * number + 2)
+    member.leave()

@@ -5,12 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compatibility.clients.face import Ack, Client, Record, Refused, produce, read, take
+from tests.compatibility.clients.face import Ack, Client, Member, Record, Refused, produce, read, take
+from tests.compatibility.clients.java import TOOLS
 from tests.compatibility.conftest import CLIENTS, Clients, TopicMaker
 from tests.compatibility.samples import NOON_MS, as_produced, samples
+from tests.serving import eventually
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 10, 32, 53
+UNSUPPORTED_VERSION = 35
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -124,6 +127,54 @@ def test_a_record_too_large_for_its_topic_is_refused_and_the_next_goes_through(
     assert [as_produced(stored).value for stored in read(client, bootstrap, {(large, 0): 0}, 1)] == [big.value]
 
 
+def test_a_record_larger_than_the_fetch_size_is_delivered_all_the_same(
+    client: Client, bootstrap: str, make_topic: TopicMaker
+) -> None:
+    topic = make_topic()
+    produce(client, bootstrap, topic, [Record(value=b"%d" % i * 100_000) for i in range(5)])
+    small = {"fetch.max.bytes": 1000, "max.partition.fetch.bytes": 1000}
+    if client.name == "librdkafka":
+        # It wants room for the largest message it accepts, and asks for the partition's bytes only.
+        small = {"max.partition.fetch.bytes": 1000}
+    found = read(client, bootstrap, {(topic, 0): 0}, 5, small)
+    assert [stored.value for stored in found] == [b"%d" % i * 100_000 for i in range(5)]
+
+
+def test_reading_committed_records_only_gives_all_there_are(
+    client: Client, bootstrap: str, make_topic: TopicMaker
+) -> None:
+    topic = make_topic()
+    produce(client, bootstrap, topic, [Record(value=b"%d" % i) for i in range(10)])
+    found = read(client, bootstrap, {(topic, 0): 0}, 10, {"isolation.level": "read_committed"})
+    assert [stored.offset for stored in found] == list(range(10))
+
+
+@pytest.mark.xdist_group("kafka-python")
+@pytest.mark.parametrize("version", [(0, 11), (1, 1), (2, 3), (2, 8), (3, 9)])
+def test_a_client_of_an_old_kafka_works(
+    version: tuple[int, int], clients: Clients, bootstrap: str, make_topic: TopicMaker, name: Callable[[], str]
+) -> None:
+    """kafka-python speaks the oldest protocol versions when told that the broker is an old one."""
+    client, topic = clients("kafka-python"), make_topic()
+    records = samples(client)
+    old = {"api.version": version}
+    produce(client, bootstrap, topic, records, {**old, "enable.idempotence": version >= (1, 1)})
+    member = Member(client, bootstrap, name(), [topic], old)
+    eventually(lambda: len(member.seen) == len(records), "everything is read")
+    member.commit()
+    assert [as_produced(stored) for stored in member.leave()] == records
+
+
+@pytest.mark.xdist_group("java")
+@pytest.mark.needs(*TOOLS)
+def test_the_new_group_protocol_is_refused_clearly(clients: Clients, bootstrap: str, name: Callable[[], str]) -> None:
+    member = Member(clients("java"), bootstrap, name(), ["anything"], {"group.protocol": "consumer"})
+    eventually(lambda: not member.alive, "the client gives up", 20)
+    with pytest.raises(Refused) as caught:
+        member.leave()
+    assert caught.value.code == UNSUPPORTED_VERSION
+
+
 def test_a_missing_topic_is_made_when_someone_produces_to_it(
     client: Client, bootstrap: str, name: Callable[[], str]
 ) -> None:
@@ -141,7 +192,7 @@ def test_transactions_are_refused_clearly(client: Client, bootstrap: str, name: 
 
 
 @pytest.mark.xdist_group("java")
-@pytest.mark.needs("java", "javac", "mvn")
+@pytest.mark.needs(*TOOLS)
 @pytest.mark.parametrize("writer", CLIENTS)
 def test_every_client_reads_what_another_wrote(
     writer: str, clients: Clients, bootstrap: str, make_topic: TopicMaker

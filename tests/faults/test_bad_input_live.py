@@ -4,6 +4,7 @@ import asyncio
 import random
 import ssl
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -15,6 +16,9 @@ from tests.faults.test_bad_input_network import REFUSED
 from tests.live import Live, ask, decoded, produce, produced
 from tests.toyserver import Client, request
 from tests.unit.test_batch_check import BODIES, patched, with_body, with_crc
+
+# One live broker serves all tests of the module, in one test process.
+pytestmark = pytest.mark.xdist_group("bad input")
 
 REJECTIONS = {2, 10, 32, 43, 76, 87}
 """CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, unsupported format or compression, INVALID_RECORD."""
@@ -58,7 +62,9 @@ async def test_a_real_http_client_fails_at_once(live: Live) -> None:
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])
-async def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_35(live: Live, version: int) -> None:
+async def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_error_35(
+    live: Live, version: int
+) -> None:
     async with live.unharmed():
         client = await live.connect()
         await client.send(request(18, version, 42, b"\x05test\x041.0\0"))
@@ -100,7 +106,7 @@ async def refused_code(client: Client, data: bytes | bytearray) -> int:
     return answer.error_code
 
 
-HEADER_LIES = {
+HEADER_LIES: dict[str, Callable[[], bytes | bytearray]] = {
     "a wrong crc": lambda: flipped(encode_batch([Record(timestamp=5, value=b"x")]), 17),
     "a flipped bit in the body": lambda: flipped(encode_batch([Record(timestamp=5, value=b"x" * 50)]), -10),
     "no record": lambda: patched(57, ">i", 0),
@@ -154,11 +160,11 @@ async def test_a_batch_whose_body_lies_is_refused_also_when_compressed(live: Liv
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 async def test_compressed_bombs_are_refused_in_little_memory_and_time(live: Live, codec: Codec) -> None:
-    """200 MB of zeros, or as much as the codec makes of what one batch may hold; twenty at a time."""
+    """200 MB of zeros, or as much as the codec makes of what one batch may hold; eight at a time."""
     bomb = bomb_of(codec)
     assert len(bomb) < 1_000_000
     async with live.unharmed():
-        clients = await live.connect_many(20)
+        clients = await live.connect_many(8)
         codes = await asyncio.gather(*(refused_code(client, bomb) for client in clients))
         assert set(codes) <= REJECTIONS
         assert await clients[0].is_served()

@@ -1,6 +1,7 @@
 """Many connections at a live broker that want its memory: announced frames, idle ones, clients that do not read."""
 
 import asyncio
+import resource
 import socket
 import struct
 import time
@@ -9,9 +10,12 @@ import pytest
 
 from lakestream.model.records import Record, encode_batch
 from lakestream.protocol.kafka.messages import fetch
-from tests.live import MB, VICTIM, Live, Memory, encoded_request, produced
+from tests.live import MB, Live, encoded_request, produced
 from tests.toyserver import api_versions_request
 from tests.workload import create_topic
+
+# One live broker serves all tests of the module, in one test process.
+pytestmark = pytest.mark.xdist_group("crowds")
 
 HUNDRED_MB = 100 * MB
 
@@ -95,8 +99,6 @@ async def test_2000_idle_connections_disturb_nobody(live: Live) -> None:
 @pytest.mark.long
 async def test_10000_idle_connections_disturb_nobody(live: Live) -> None:
     """The client's ends take as many descriptors here: where these are too few, as many as there may be."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -146,4 +148,3 @@ async def test_slow_readers_of_large_fetches_cost_bounded_memory(live: Live) -> 
         print(f"{(memory.most - memory.first) // MB} MB more for 60 slow readers of 50 MB")
         for one in sockets:
             one.close()
-    assert isinstance(memory, Memory) and VICTIM

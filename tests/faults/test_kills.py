@@ -1,4 +1,4 @@
-"""Processes that die under load: whatever was acknowledged is read exactly once, at its offset, without gaps (C1-C3)."""
+"""Processes that die under load: what was acknowledged is read exactly once, at its offset, without gaps (C1-C3)."""
 
 import contextlib
 import os
@@ -28,6 +28,12 @@ def kill_every(cluster: Cluster, pause_s: float, seconds: float, seed: int) -> i
     for broker in range(3):
         cluster.await_broker(broker)
     return kills
+
+
+def await_acks(ledger: Ledger, count: int, cluster: Cluster) -> None:
+    """Wait until so many more records are acknowledged."""
+    wanted = len(ledger.acked) + count
+    eventually(lambda: len(ledger.acked) >= wanted, "producing does not go on", 30, cluster)
 
 
 def run_with_kills(folder: Path, seconds: float, pause_s: float, **settings: int) -> None:
@@ -60,9 +66,8 @@ def test_kill_9_of_the_process_that_owns_the_command_log_loses_and_doubles_nothi
                 time.sleep(1.0)
                 pid = eventually(cluster.owner_pid, "the command log has no owner", 30, cluster)
                 os.kill(pid, signal.SIGKILL)
-                eventually(lambda pid=pid: cluster.owner_pid() not in (None, pid), "it does not come back", 30, cluster)
-            before = len(ledger.acked)
-            eventually(lambda: len(ledger.acked) > before + 100, "producing does not go on", 30, cluster)
+                await_acks(ledger, 100, cluster)
+                assert cluster.owner_pid() != pid
         ledger.check(cluster.bootstrap)
 
 
@@ -77,8 +82,7 @@ def test_kill_9_of_everything_at_once_loses_and_doubles_nothing(tmp_path: Path) 
                 if life == 0:
                     create_topic(cluster.bootstrap, "load", 6)
                     load.enter_context(producing(addresses, ledger))
-                before = len(ledger.acked)
-                eventually(lambda before=before: len(ledger.acked) > before + 500, "nothing is acknowledged", 30, cluster)
+                await_acks(ledger, 500, cluster)
                 if life < 2:
                     cluster.crash()
                     continue
@@ -86,7 +90,9 @@ def test_kill_9_of_everything_at_once_loses_and_doubles_nothing(tmp_path: Path) 
                 ledger.check(cluster.bootstrap)
 
 
+@pytest.mark.long
 def test_a_broker_acknowledges_again_within_3_s_of_its_kill_9_under_load(tmp_path: Path) -> None:
+    """A matter of time, and so of the machine: run it alone."""
     ledger = Ledger("load")
     with serving(tmp_path) as cluster:
         create_topic(cluster.bootstrap, "load", 6)
@@ -98,8 +104,7 @@ def test_a_broker_acknowledges_again_within_3_s_of_its_kill_9_under_load(tmp_pat
             eventually(lambda: ledger.ack_times[-1] > killed_at + 0.5, "nothing is acknowledged", 30, cluster)
         ledger.check(cluster.bootstrap)
         print(f"first ack {ledger.longest_silence_s():.2f} s after the last one before")
-        # The bar is 3 s on a machine of one's own; other tests share this one.
-        assert ledger.longest_silence_s() < 8.0
+        assert ledger.longest_silence_s() < 3.0
 
 
 def free_ports_in_a_row(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Processes that freeze, drain or come back late: nothing acknowledged is lost, nothing is doubled, nobody is held up."""
+"""Processes that freeze, drain or come back late: nothing is lost, nothing is doubled, nobody is held up."""
 
 import os
 import signal

@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.errors import LakestreamError, Retry, Unknown
 from lakestream.metadata.replica import BACKOFF_S, Proposal, Replica
-from lakestream.model import streams
+from lakestream.model import group_offsets, streams
 from lakestream.model.commands import APPEND
 from lakestream.model.reasons import No
 from lakestream.model.streams import HEAD, pack_append
@@ -205,3 +205,9 @@ def test_outcomes_that_differ_between_brokers_are_noticed_L10(monkeypatch: pytes
 
 def test_every_mix_that_the_mutations_name_exists() -> None:
     assert {"calm", "lost and late answers", "crash between any two steps", "paused brokers"} <= set(MIXES)
+
+
+def test_commits_of_a_generation_that_is_over_are_noticed_L30(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_offsets, "commit_problem", lambda *_: None)
+    said = first_violation(Classes(), ["paused brokers", "everything", "lost and late answers"])
+    assert "generation" in said

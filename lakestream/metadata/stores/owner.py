@@ -21,6 +21,7 @@ from lakestream.errors import Corrupt, Halted, LakestreamError, Retry
 from lakestream.metadata.stores import wire
 from lakestream.metadata.stores.sqlite import SqliteLog
 from lakestream.metadata.stores.wire import Frame, Frames, Kind
+from lakestream.readiness import GIVE_UP
 
 MAX_CLIENTS = 256
 MAX_REQUESTS_IN_FLIGHT = 64
@@ -302,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         uvloop.run(run_owner(given.database, given.socket, supervised=given.supervised))
     except (LakestreamError, OSError) as error:
         print(f"command log owner: {error}", file=sys.stderr)
-        return 1
+        return GIVE_UP if isinstance(error, Corrupt) else 1
     return 0
 
 

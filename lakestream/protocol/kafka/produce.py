@@ -5,6 +5,7 @@ acks=all are the same, since nothing is acknowledged before it is durable.
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from lakestream.errors import Fenced, LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
@@ -19,6 +20,9 @@ from lakestream.protocol.kafka.hot import ParsedProduce
 from lakestream.protocol.kafka.hot_answers import Produced, encode_one_produced, encode_produce_response
 from lakestream.stream.appender import Answer, Appender, BatchRow
 from lakestream.stream.rules import Rules, TopicRules
+
+if TYPE_CHECKING:
+    from lakestream.protocol.kafka.connection import Connection
 
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 """What a compressed batch may become; more is a bomb."""
@@ -102,11 +106,16 @@ class ProduceApi:
         self._rules = rules
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
+        self._late: dict[Connection, int] = {}
+        """How many requests of a connection wait until we are current."""
         self.refused = 0
 
     def __call__(self, call: ProduceCall) -> None:
         request: ParsedProduce = call.connection.parser.parse(call.view, call.start, call.end, call.version)
         topics = self._replica.state.topics
+        if self._late and call.connection in self._late:
+            self._later(call, request)
+            return
         for name, partitions in request.topics:
             topic = topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
             if topic is None:
@@ -120,16 +129,25 @@ class ProduceApi:
         self._take(call, request)
 
     def _later(self, call: ProduceCall, request: ParsedProduce) -> None:
-        """A topic that we do not know: look at the end of the command log before saying no (L6)."""
+        """A topic that we do not know: look at the end of the command log before saying no (L6).
+
+        Who asks to catch up first is served first, so requests that queue up behind such a one keep their order (L16).
+        """
+        connection = call.connection
+        self._late[connection] = self._late.get(connection, 0) + 1
 
         async def take_when_current() -> None:
             try:
                 await self._replica.catch_up()
             except Retry:
-                call.connection.abort()
+                connection.abort()
                 call.release()
-                return
-            self._take(call, request)
+            else:
+                self._take(call, request)
+            finally:
+                self._late[connection] -= 1
+                if not self._late[connection]:
+                    del self._late[connection]
 
         task = asyncio.create_task(take_when_current(), name="produce-to-unknown-topic")
         self._tasks.add(task)

@@ -175,6 +175,11 @@ class Member:
         self._thread = threading.Thread(target=self._run, args=(list(topics),), daemon=True)
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """False when it failed; `leave` then raises why."""
+        return self._thread.is_alive()
+
     def commit(self) -> None:
         self._call(self._consumer.commit)
 

@@ -1,0 +1,200 @@
+"""How fast do records get from the WAL into a committed table, and what does Spark cost? On local[2], warm.
+
+    python -m bench.landing [FOLDER]
+
+"plain" is the same work without Spark: two processes that decode and write the same objects, and commit nothing.
+"""
+
+import asyncio
+import multiprocessing
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from bench.figures import Figure, at_least
+from bench.yard import Yard
+from lakestream.clock import SystemClock
+from lakestream.data.folder import FolderWal
+from lakestream.data.tables.store import open_table_store
+from lakestream.metadata.membership import Membership, Timing
+from lakestream.metadata.replica import Replica
+from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
+from lakestream.model.batch import HEADER
+from lakestream.model.catalog_names import Warehouse
+from lakestream.model.commands import LEVEL, CreateTopic, Register
+from lakestream.model.records import Record, encode_batch
+from lakestream.pipeline.driver import Driver, sources_of
+from lakestream.pipeline.freshness import Freshness, FreshnessLimits
+from lakestream.pipeline.land import Lander
+from lakestream.pipeline.planner import RoundLimits, choose, divide
+from lakestream.pipeline.service import warehouse_uri
+from lakestream.pipeline.spark import Spark
+from lakestream.pipeline.tasks import describe, pack_task
+from lakestream.pipeline.worker import land_task
+from lakestream.stream.appender import Answer, Appender, Submission
+from lakestream.stream.cache import Cache
+from lakestream.stream.limits import AppendLimits
+
+PARTITIONS = 12
+BATCH_BYTES = 64 << 10
+TOTAL_BYTES = 256 << 20
+SMALL_ROUNDS = 12
+LIMITS = RoundLimits()
+
+
+@dataclass(frozen=True)
+class World:
+    """A broker's write path and a pipeline, in this process, on one folder."""
+
+    replica: Replica
+    appender: Appender
+    lander: Lander
+    driver: Driver
+    root: str
+
+    @classmethod
+    async def start(cls, folder: Path, spark: Spark) -> "World":
+        clock, random = SystemClock(), Random(1)
+        wal = FolderWal(folder)
+        replica = Replica(MemoryLog(MemoryLogStore()), wal, clock, 0)
+        about = Register(b"", "", "broker", "127.0.0.1", 1, "", 1, LEVEL)
+        await replica.start()
+        await Membership(replica, clock, random, about, Timing()).join()
+        root = f"file://{folder}"
+        place = Warehouse(warehouse_uri(root, replica.state.cluster))
+        lander = Lander(replica, open_table_store(root), lambda: place, clock, random)
+        driver = Driver(replica, lander, spark, clock, Freshness(FreshnessLimits()), LIMITS, root)
+        return cls(replica, Appender(replica, wal, Cache(1 << 20), clock, AppendLimits()), lander, driver, root)
+
+    async def topic(self, name: str, partitions: int) -> list[int]:
+        topic_id = name.encode().ljust(16, b".")
+        assert await self.replica.propose(CreateTopic(name, topic_id, partitions, 1, {})) == partitions
+        return self.replica.state.topics.by_name[name].streams
+
+    async def append(self, streams: list[int], batches: list[bytes]) -> None:
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        heads = [HEADER.unpack_from(batch) for batch in batches]
+        rows = [
+            (stream, head[12], len(batch), head[8], head[9], head[10], head[11])
+            for stream, batch, head in zip(streams, batches, heads, strict=True)
+        ]
+        views = [memoryview(batch) for batch in batches]
+        self.appender.submit(Submission(rows, views, lambda: None, answered.set_result))
+        answer = await answered
+        assert all(base >= 0 for base in answer), answer
+
+    async def fill(self, streams: list[int], size: int) -> int:
+        """About TOTAL_BYTES of records of `size` bytes; how many."""
+        batch = made_batch(size)
+        records = HEADER.unpack_from(batch)[12]
+        each = (8 << 20) // (len(batch) * len(streams)) or 1
+        order = [stream for stream in streams for _ in range(each)]
+        total = 0
+        while total * size < TOTAL_BYTES:
+            await self.append(order, [batch] * len(order))
+            total += records * len(order)
+        return total
+
+    def plain_tasks(self, topic: str) -> list[bytes]:
+        """The tasks of the round that is due, for folders of their own."""
+        state = self.replica.state
+        works = choose(state, [state.topics.by_name[topic].id], RoundLimits(round_bytes=1 << 40))
+        sources = sources_of(state.cluster, state.streams.objects, works)
+        folders = {work.topic_id: f"{self.root}/plain/{topic}-{time.monotonic_ns()}" for work in works}
+        shares = divide(works, 2, LIMITS)
+        return [pack_task(describe(n, share, self.root, sources, folders)) for n, share in enumerate(shares)]
+
+
+def made_batch(size: int) -> bytes:
+    """Values of which a quarter does not compress."""
+    chance = np.random.default_rng(size)
+    values = [chance.bytes(size // 4) + b"x" * (size - size // 4) for _ in range(max(BATCH_BYTES // size, 1))]
+    return encode_batch([Record(offset=n, timestamp=1_700_000_000_000 + n, value=v) for n, v in enumerate(values)])
+
+
+def measure(yard: Yard) -> list[Figure]:
+    folder = yard.folder / "landing"
+    folder.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(_measure(folder, yard.rounds))
+
+
+async def _measure(folder: Path, rounds: int) -> list[Figure]:
+    # Forked before there are threads; its processes load the worker as Spark's do, and are warm after one task.
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        began = time.perf_counter()
+        spark = await asyncio.to_thread(Spark.start, "local[2]")
+        session_s = time.perf_counter() - began
+        await asyncio.to_thread(spark.warm_up, land_task)
+        first_s = time.perf_counter() - began
+        try:
+            world = await World.start(folder, spark)
+            figures = [
+                Figure(name="Spark: session", unit="s", ours=[session_s]),
+                Figure(name="Spark: first result", unit="s", ours=[first_s]),
+                Figure(name="landing: small warm round", unit="s", ours=await small_rounds(world)),
+            ]
+            for size in (100, 1000):
+                figures += await throughput(world, pool, size, rounds)
+            world.lander.close()
+            await world.replica.stop()
+        finally:
+            await asyncio.to_thread(spark.stop)
+    return figures
+
+
+async def small_rounds(world: World) -> list[float]:
+    streams = await world.topic("small", 3)
+    batch = encode_batch([Record(offset=n, timestamp=1, value=b"v") for n in range(10)])
+    took = []
+    for _ in range(SMALL_ROUNDS):
+        await world.append(streams, [batch] * len(streams))
+        began = time.perf_counter()
+        assert await world.driver.drain() == 0
+        took.append(time.perf_counter() - began)
+    return took[2:]
+
+
+async def throughput(world: World, pool: ProcessPoolExecutor, size: int, rounds: int) -> list[Figure]:
+    name = f"records-{size}"
+    streams = await world.topic(name, PARTITIONS)
+    ours, plain = [], []
+    for n in range(rounds + 1):
+        records = await world.fill(streams, size)
+        began = time.perf_counter()
+        tasks = world.plain_tasks(name)
+        done = list(pool.map(land_task, tasks, range(len(tasks))))
+        plain_s = time.perf_counter() - began
+        assert len(done) == len(tasks)
+        began = time.perf_counter()
+        assert await world.driver.drain() == 0
+        ours_s = time.perf_counter() - began
+        if n:  # the first warms both
+            ours.append(records / ours_s)
+            plain.append(records / plain_s)
+    note = f"{size * ours[-1] / 1e6:.0f} MB/s in the last repeat"
+    return [
+        Figure(
+            name=f"landing: records of {size} B", unit="records/s", ours=ours, base_name="plain", base=plain,
+            bar=at_least(0.6), note=note,
+        )
+    ]  # fmt: skip
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        figures = asyncio.run(_measure(Path(sys.argv[1]).absolute(), 3))
+    else:
+        with TemporaryDirectory(prefix="lakestream-bench-") as folder:
+            figures = asyncio.run(_measure(Path(folder), 3))
+    for figure in figures:
+        print(figure, flush=True)
+
+
+if __name__ == "__main__":
+    main()

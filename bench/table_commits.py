@@ -1,0 +1,169 @@
+"""How long a table commit takes with ten and with a thousand past ones, and what a fetch at a random old offset costs.
+
+    python -m bench.table_commits [folder] [gigabytes]
+
+Commits are real: manifest, list and metadata file, synced to the folder. The fetches go the way of a broker's: index,
+row group, rows, record batches; the row group cache is far smaller than the table. Start-up is left out.
+"""
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from bench.figures import Figure, at_most
+from bench.yard import Yard
+from lakestream.data.tables.iceberg import Committer
+from lakestream.data.tables.manifests import NewFile
+from lakestream.data.tables.parquet import FileWriter
+from lakestream.data.tables.progress import Range
+from lakestream.data.tables.rebuild import rebuild
+from lakestream.data.tables.recent_files import RecentFiles
+from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.data.tables.store import FolderTableStore
+from lakestream.data.tables.table_metadata import Table
+from lakestream.data.tables.table_reader import ReadCaches, TableReader
+from lakestream.data.tables.topic_table import STREAM_ORDER, new_topic_table
+
+NOW_MS = 1_700_000_000_000
+ROUND_MS = 3000
+"""A commit every three seconds: a thousand lie within the hour for which snapshots are kept, so none expires."""
+COMMITS = 1000
+WINDOW = 50
+PARTITIONS = 12
+FETCHES = 200
+FETCH_BYTES = 1 << 20
+
+
+def measure(yard: Yard) -> list[Figure]:
+    few, many = commit_times(yard.folder / "table-commits")
+    fetches, _ = random_fetches(yard.folder / "table-fetches", gigabytes=2)
+    return [
+        Figure(name="table commit, 1,000 past ones", unit="ms", ours=[many], base_name="10 past ones", base=[few],
+               bar=at_most(2)),
+        Figure(name="fetch at a random old offset", unit="ms p50", ours=[statistics.median(fetches)], bar=at_most(30)),
+    ]  # fmt: skip
+
+
+def commit_times(folder: Path) -> tuple[float, float]:
+    """Median milliseconds of a commit around the tenth, and of the last ones of a thousand."""
+    store = FolderTableStore(folder)
+    committer = Committer(store, random.Random(1))
+    table = _create(committer, store)
+    spent = []
+    for number in range(COMMITS + WINDOW):
+        ranges = [Range(partition, 100 * number, 100 * number + 100) for partition in range(PARTITIONS)]
+        file = _file(store, table, number, [(each.partition, each.start, each.end) for each in ranges], 100)
+        started = time.perf_counter()
+        # As a round does it: the table as the catalog names it, then the commit; what is obsolete goes after a grace.
+        loaded = committer.load(table.metadata_location)
+        commit = committer.append(loaded, [file], ranges, now_ms=NOW_MS + number * ROUND_MS)
+        spent.append((time.perf_counter() - started) * 1000)
+        table = commit.table
+        store.delete(commit.obsolete)
+    committer.close()
+    few = statistics.median(spent[10 : 10 + WINDOW])
+    return few, statistics.median(spent[COMMITS : COMMITS + WINDOW])
+
+
+def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> tuple[list[float], float]:
+    """Milliseconds of fetches at random offsets of random partitions, and of the first load of the index."""
+    store = FolderTableStore(folder)
+    committer = Committer(store, random.Random(1))
+    table = _create(committer, store)
+    rows = 8000
+    files = int(gigabytes * 2**30 / (rows * PARTITIONS * value_bytes)) + 1
+    for number in range(files):
+        ranges = [(partition, rows * number, rows * number + rows) for partition in range(PARTITIONS)]
+        file = _file(store, table, number, ranges, value_bytes)
+        landed = [Range(*each) for each in ranges]
+        table = committer.append(table, [file], landed, now_ms=NOW_MS + number * ROUND_MS).table
+    committer.close()
+    recent = RecentFiles(store)
+    reader = TableReader(store, recent, ReadCaches(), lambda: table.metadata_location)
+    started = time.perf_counter()
+    reader.view()
+    loading = (time.perf_counter() - started) * 1000
+    chance = random.Random(2)
+    upto = files * rows
+    spent = []
+    for number in range(FETCHES + 5):
+        partition, offset = chance.randrange(PARTITIONS), chance.randrange(upto)
+        started = time.perf_counter()
+        found = reader.read_rows(partition, offset, upto, FETCH_BYTES)
+        batches = rebuild(found.rows, found.start, found.end)
+        if number >= 5:
+            spent.append((time.perf_counter() - started) * 1000)
+        assert batches and found.rows.num_rows
+    recent.close()
+    return spent, loading
+
+
+def _create(committer: Committer, store: FolderTableStore) -> Table:
+    location = f"{store.root}/streams/bench"
+    return committer.create(
+        new_topic_table(
+            table_uuid="00000000-0000-4000-8000-000000000001", topic_id=bytes(16), location=location, now_ms=NOW_MS
+        )
+    )
+
+
+def _file(
+    store: FolderTableStore, table: Table, number: int, ranges: list[tuple[int, int, int]], value_bytes: int
+) -> NewFile:
+    """One round's file: a quarter of each value is noise, as in the yardsticks."""
+    uri = f"{table.metadata.location}/data/1-1-{number}/0-0.parquet"
+    sink = pa.BufferOutputStream()
+    writer = FileWriter(sink)
+    noise = np.random.default_rng(number)
+    for partition, start, end in ranges:
+        writer.add(_rows(noise, partition, start, end, value_bytes))
+    stats = writer.finish(uri)
+    data = sink.getvalue().to_pybytes()
+    store.put(uri, data)
+    return NewFile(stats=replace(stats, bytes=len(data)), sort_order_id=STREAM_ORDER)
+
+
+def _rows(noise: np.random.Generator, partition: int, start: int, end: int, value_bytes: int) -> pa.RecordBatch:
+    count = end - start
+    values = np.full((count, value_bytes), ord("x"), np.uint8)
+    values[:, : value_bytes // 4] = noise.integers(0, 256, (count, value_bytes // 4), np.uint8)
+    starts = np.arange(count + 1, dtype=np.int32) * value_bytes
+    value = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(starts), pa.py_buffer(values)])
+    offsets = np.arange(start, end)
+    return pa.record_batch(
+        [
+            pa.array(np.full(count, partition, np.int32)),
+            pa.array(offsets),
+            pa.array((NOW_MS + offsets) * 1000).cast(pa.timestamp("us", "UTC")),
+            pa.nulls(count, pa.binary()),
+            pa.array([[]] * count, ARROW_SCHEMA.field("stream_headers").type),
+            pa.array(np.zeros(count, np.int32)),
+            pa.nulls(count, pa.binary()),
+            value,
+        ],
+        schema=ARROW_SCHEMA,
+    )
+
+
+def main() -> None:
+    where = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    gigabytes = float(sys.argv[2]) if len(sys.argv) > 2 else 2.0
+    with tempfile.TemporaryDirectory(dir=where) as folder:
+        few, many = commit_times(Path(folder) / "commits")
+        print(f"commit with 10 past ones    {few:6.1f} ms")
+        print(f"commit with 1,000 past ones {many:6.1f} ms, {many / few:.2f} times (bar: 2)")
+        spent, loading = random_fetches(Path(folder) / "fetches", gigabytes)
+        p50, p99 = statistics.median(spent), sorted(spent)[int(len(spent) * 0.99)]
+        print(f"fetch at a random offset of {gigabytes:g} GB: p50 {p50:.1f} ms (bar: 30), p99 {p99:.1f} ms")
+        print(f"first load of its index     {loading:6.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""`lakestream pipeline`: Spark, landing topics in their tables, until a signal."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lakestream import logs
+from lakestream.cli.options import SettingsCommand, loaded_settings, pairs
+from lakestream.errors import LakestreamError
+from lakestream.readiness import GIVE_UP
+from lakestream.settings import CHILD_VARIABLE, Settings, data_folder, from_json
+
+log = logging.getLogger("lakestream.pipeline")
+
+
+@click.command(cls=SettingsCommand)
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs: local[N], spark://, yarn, k8s://.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be given several times.")
+@click.option("--freshness-ms", default=5000, show_default=True, help="How old records may get outside their tables.")
+@click.option("--once", is_flag=True, help="Land what waits now, then stop.")
+@click.option("--member-id", type=click.IntRange(min=0), help="The pipeline's id in the cluster.", hidden=True)
+@click.option("--ready-fd", type=click.IntRange(min=0), help="Descriptor on which to say that it lands.", hidden=True)
+def pipeline(
+    master: str, conf: tuple[str, ...], freshness_ms: int, once: bool, member_id: int | None, ready_fd: int | None,
+    **flags: Any,
+) -> None:  # fmt: skip
+    """Land topics in their Iceberg tables with Spark.
+
+    `lakestream serve` runs one by itself. Run another to use a cluster: it takes over, and gives back when it stops.
+    It needs the brokers' `--data`, and their command log by `--metadata`.
+    """
+    inherited = os.environ.pop(CHILD_VARIABLE, None)
+    settings = from_json(inherited) if inherited else loaded_settings(flags).settings
+    logs.configure(settings.log_level, settings.log_format, {"pipeline": master})
+    from lakestream.pipeline.freshness import FreshnessLimits
+    from lakestream.pipeline.java import NoJava
+    from lakestream.pipeline.service import MEMBER_ID, Options
+
+    options = Options(
+        root=root_uri(settings),
+        master=master,
+        member_id=MEMBER_ID if member_id is None else member_id,
+        conf=pairs(conf, "--conf"),
+        freshness=FreshnessLimits(freshness_s=freshness_ms / 1000),
+        drain_s=settings.drain_ms / 1000,
+        once=once,
+    )
+    try:
+        code = asyncio.run(_run(settings, options, ready_fd))
+    except NoJava as error:
+        log.critical("%s", error)
+        code = GIVE_UP
+    except LakestreamError as error:
+        log.critical("the pipeline stops: %s", error)
+        code = 1
+    sys.exit(code)
+
+
+def root_uri(settings: Settings) -> str:
+    """The folder or bucket of the settings as a URI, without a slash at its end."""
+    folder = data_folder(settings)
+    return settings.data.rstrip("/") if folder is None else f"file://{Path(folder).absolute()}"
+
+
+async def _run(settings: Settings, options: Any, ready_fd: int | None) -> int:
+    from dataclasses import replace
+
+    from lakestream.assembly import open_command_log, open_wal, timing
+    from lakestream.clock import SystemClock, system_random
+    from lakestream.pipeline.service import Pipeline
+    from lakestream.readiness import Announcement, announce
+
+    def ready() -> None:
+        if ready_fd is not None:
+            announce(ready_fd, Announcement(options.member_id, "", "", os.getpid()))
+
+    command_log, wal = await open_command_log(settings), await open_wal(settings)
+    try:
+        running = Pipeline(command_log, wal, SystemClock(), system_random(), replace(options, timing=timing(settings)))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, running.stop)
+        return await running.run(ready)
+    finally:
+        await wal.close()
+        await command_log.close()

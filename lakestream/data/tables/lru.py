@@ -1,0 +1,49 @@
+"""A cache with a limit, for threads: what was used least recently goes first."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from threading import Lock
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Lru(Generic[K, V]):
+    """Values with a weight each; together they never weigh more than the limit. One that is heavier is not kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._weight = 0
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"Lru({len(self._held)} values, {self._weight} of {self._limit})"
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._held
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            found = self._held.get(key)
+            if found is None:
+                return None
+            self._held.move_to_end(key)
+            return found[0]
+
+    def drop(self, key: K) -> None:
+        with self._lock:
+            _, weight = self._held.pop(key, (None, 0))
+            self._weight -= weight
+
+    def put(self, key: K, value: V, weight: int) -> None:
+        if weight > self._limit:
+            return
+        with self._lock:
+            _, old = self._held.pop(key, (value, 0))
+            self._held[key] = (value, weight)
+            self._weight += weight - old
+            while self._weight > self._limit:
+                _, (_, lost) = self._held.popitem(last=False)
+                self._weight -= lost

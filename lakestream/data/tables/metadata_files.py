@@ -1,0 +1,78 @@
+"""The metadata files of tables: read (they never change, so they are remembered), written create-only, taken away.
+
+This blocks; it is called from threads.
+"""
+
+import logging
+import re
+from collections import OrderedDict
+from random import Random
+from threading import Lock
+from uuid import UUID
+
+from lakestream.data.tables.metadata_json import MAX_METADATA_BYTES, parse, render
+from lakestream.data.tables.metadata_schema import Json
+from lakestream.data.tables.store import TableStore
+from lakestream.errors import Corrupt, LakestreamError, Retry, Unknown
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_BYTES = 16 * 1024 * 1024
+_VERSION = re.compile(r"(\d{1,12})-")
+
+
+class MetadataFiles:
+    """The metadata files in one store."""
+
+    def __init__(self, store: TableStore, random: Random) -> None:
+        self._store = store
+        self._random = random
+        self._lock = Lock()
+        self._remembered: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def read(self, location: str) -> bytes:
+        """The file as it is. Raises Missing, Retry, or Rejected if the place is outside the store."""
+        with self._lock:
+            known = self._remembered.get(location)
+            if known is not None:
+                self._remembered.move_to_end(location)
+                return known
+        data = self._store.get(location)
+        if len(data) > MAX_METADATA_BYTES:
+            raise Corrupt(f"{location} is too large for a table's metadata")
+        self._remember(location, data)
+        return data
+
+    def load(self, location: str) -> Json:
+        return parse(self.read(location))
+
+    def write(self, metadata: Json, previous: str) -> tuple[str, bytes]:
+        """A new file beside the others: where it is, and its bytes. Raises Retry if it failed; nobody refers to it."""
+        name = previous.rpartition("/")[2]
+        found = _VERSION.match(name)
+        version = int(found[1]) + 1 if found else len(metadata["metadata-log"])
+        unique = UUID(int=self._random.getrandbits(128), version=4)
+        location = f"{metadata['location']}/metadata/{version:05d}-{unique}.metadata.json"
+        data = render(metadata)
+        try:
+            self._store.put(location, data)
+        except Unknown as error:
+            raise Retry(str(error)) from error
+        self._remember(location, data)
+        return location, data
+
+    def remove(self, locations: list[str]) -> None:
+        """Take away files that nobody refers to any more. That it failed is no reason to fail anything else."""
+        try:
+            self._store.delete(locations)
+        except (LakestreamError, OSError) as error:
+            log.warning("metadata files could not be removed: %s", error)
+
+    def _remember(self, location: str, data: bytes) -> None:
+        with self._lock:
+            if location not in self._remembered and len(data) <= REMEMBERED_BYTES // 4:
+                self._remembered[location] = data
+                self._bytes += len(data)
+            while self._bytes > REMEMBERED_BYTES:
+                self._bytes -= len(self._remembered.popitem(last=False)[1])

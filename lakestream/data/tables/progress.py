@@ -1,0 +1,140 @@
+"""Progress: for each partition the first offset that has not landed, as a table property carries it (T6, T10).
+
+Packed: a version byte, then varints, in base64. A partition takes a few bytes, so that a table of a thousand partitions
+still has a property of a few kilobytes.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lakestream.errors import Corrupt
+
+PROGRESS_PROPERTY = "lakestream.progress"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What a table holds of a partition: all below `end`, and the ranges above it that an open transaction left behind.
+
+    A range is (start, end), its end not in it.
+    """
+
+    end: int
+    above: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of one partition that a commit lands, or that are known to hold nothing to land; `end` is not in it."""
+
+    partition: int
+    start: int
+    end: int
+
+
+Progress = Mapping[int, Landed]
+
+
+def advance(progress: Progress, ranges: Sequence[Range]) -> dict[int, Landed]:
+    """The progress after a commit. Raises ValueError if a range was landed before, in part or whole (T7).
+
+    A range may begin above the progress, where the log start has moved: what lies below it is no record any more.
+    """
+    advanced = dict(progress)
+    for each in ranges:
+        before = advanced.get(each.partition, Landed(0))
+        if each.start < before.end or each.end < each.start:
+            raise ValueError(
+                f"partition {each.partition}: [{each.start}, {each.end}) does not follow the progress {before.end}"
+            )
+        advanced[each.partition] = Landed(each.end, tuple(over for over in before.above if over[1] > each.end))
+    return advanced
+
+
+def pack_progress(progress: Progress) -> str:
+    numbers = [len(progress)]
+    last = 0
+    for partition in sorted(progress):
+        landed = progress[partition]
+        numbers += [partition - last, landed.end, len(landed.above)]
+        at = landed.end
+        for start, end in landed.above:
+            numbers += [start - at, end - start]
+            at = end
+        last = partition
+    return _pack(numbers)
+
+
+def unpack_progress(text: str) -> dict[int, Landed]:
+    """Raises Corrupt: a progress that cannot be read must never be taken for none."""
+    numbers = iter(_unpack(text))
+    progress: dict[int, Landed] = {}
+    partition = 0
+    try:
+        for _ in range(next(numbers)):
+            partition += next(numbers)
+            at = end = next(numbers)
+            above = []
+            for _ in range(next(numbers)):
+                start = at + next(numbers)
+                at = start + next(numbers)
+                above.append((start, at))
+            progress[partition] = Landed(end, tuple(above))
+    except StopIteration:
+        raise Corrupt("a table's progress ends too soon") from None
+    if next(numbers, None) is not None:
+        raise Corrupt("a table's progress has bytes to spare")
+    return progress
+
+
+def pack_ranges(ranges: Sequence[Range]) -> str:
+    """The ranges of one commit, for its snapshot's summary."""
+    numbers = [len(ranges)]
+    for each in ranges:
+        numbers += [each.partition, each.start, each.end - each.start]
+    return _pack(numbers)
+
+
+def unpack_ranges(text: str) -> list[Range]:
+    numbers = _unpack(text)
+    if not numbers or len(numbers) != 1 + 3 * numbers[0]:
+        raise Corrupt("a snapshot's ranges are cut")
+    rest = numbers[1:]
+    return [
+        Range(partition, start, start + length)
+        for partition, start, length in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+    ]
+
+
+def _pack(numbers: Sequence[int]) -> str:
+    packed = bytearray([VERSION])
+    for number in numbers:
+        if number < 0:
+            raise ValueError(f"{number} in a progress")
+        while number > 0x7F:
+            packed.append(number & 0x7F | 0x80)
+            number >>= 7
+        packed.append(number)
+    return base64.b64encode(packed).decode()
+
+
+def _unpack(text: str) -> list[int]:
+    try:
+        packed = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise Corrupt("a table's progress is not base64") from None
+    if packed[:1] != bytes([VERSION]):
+        raise Corrupt("a table's progress has a version that we do not know")
+    numbers = []
+    number = shift = 0
+    for byte in packed[1:]:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(number)
+            number = shift = 0
+    if shift:
+        raise Corrupt("a table's progress ends too soon")
+    return numbers

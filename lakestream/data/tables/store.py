@@ -1,0 +1,221 @@
+"""Where a table's files lie: whole objects by URI, create-only, from threads (the tables' work never runs on the loop).
+
+Every URI has to lie under the store's root: metadata comes from other engines too, and must not make us read or delete
+anything else.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from lakestream.data.synced_files import Directories, holds_same_bytes, open_to_read, read_range, write_all
+from lakestream.errors import Exists, Missing, Rejected, Retry, Unknown
+from lakestream.model.reasons import Reason
+
+T = TypeVar("T")
+PLACE_ATTEMPTS = 8
+
+
+class TableStore(Protocol):
+    """Blocking and safe to use from several threads. Answer i belongs to request i."""
+
+    root: str
+    """The URI that all others start with, without a slash at its end."""
+
+    def put(self, uri: str, data: bytes) -> None:
+        """Create the object, durably. Raises Exists if other bytes are there, Retry or Unknown as a Wal does."""
+        ...
+
+    def get(self, uri: str) -> bytes:
+        """Raises Missing if there is no such object."""
+        ...
+
+    def read(self, uri: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Byte ranges (start, length), cut where the object ends. Raises Missing."""
+        ...
+
+    def list(self, prefix: str) -> list[tuple[str, int]]:
+        """The URIs that start with `prefix` and their sizes, in order."""
+        ...
+
+    def delete(self, uris: Sequence[str]) -> None:
+        """Those that are gone already are no error."""
+        ...
+
+
+def open_table_store(root: str, **options: Any) -> TableStore:
+    """The store of a warehouse: `file:///...`, or a URL and options that obstore knows."""
+    if urlsplit(root).scheme in ("", "file"):
+        return FolderTableStore(unquote(urlsplit(root).path))
+    return ObjectTableStore(root, options)
+
+
+def key_below(root: str, uri: str) -> str:
+    """The part of a URI after the root. Raises Rejected if it leads elsewhere, however it is spelled."""
+    # Some writers say file:/a/b where others say file:///a/b.
+    plain = f"file://{uri[5:]}" if uri.startswith("file:/") and not uri.startswith("file://") else uri
+    key = plain[len(root) + 1 :]
+    if not plain.startswith(f"{root}/") or not key or any(part in ("", ".", "..") for part in key.split("/")):
+        raise Rejected(Reason.INVALID_REQUEST, f"{uri} does not lie in {root}")
+    return key
+
+
+class FolderTableStore:
+    """A folder. A file is synced with its directory before it counts, and appears whole or not at all."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._root = Path(path).absolute()
+        self._directories = Directories(self._root)
+        self.root = f"file://{self._root}"
+
+    def __repr__(self) -> str:
+        return f"FolderTableStore({str(self._root)!r})"
+
+    def path(self, uri: str) -> Path:
+        return self._root / key_below(self.root, uri)
+
+    def put(self, uri: str, data: bytes) -> None:
+        directory, _, name = key_below(self.root, uri).rpartition("/")
+        for _ in range(PLACE_ATTEMPTS):
+            try:
+                place = self._directories.open(directory)
+                placed = _write_and_link(place.number, name, data)
+                break
+            except FileNotFoundError:
+                self._directories.forget(directory)
+            except OSError as error:
+                raise Retry(f"{uri} cannot be written: {error}") from error
+        else:
+            raise Retry(f"{uri} cannot be written: its directory keeps vanishing")
+        try:
+            if not placed and not holds_same_bytes(open_to_read(self._root / directory / name), [data]):
+                raise Exists(f"{uri} exists with other content")
+            os.fsync(place.number)
+        except OSError as error:
+            raise Unknown(f"{uri} is written, but {error}") from error
+
+    def get(self, uri: str) -> bytes:
+        return _present(uri, lambda: self.path(uri).read_bytes())
+
+    def read(self, uri: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        file = _present(uri, lambda: open_to_read(self.path(uri)))
+        return [bytes(read_range(file, start, length)) for start, length in ranges]
+
+    def list(self, prefix: str) -> list[tuple[str, int]]:
+        found = []
+        for folder, _, names in os.walk(self.path(prefix.rpartition("/")[0])):
+            for name in names:
+                uri = f"file://{folder}/{name}"
+                if uri.startswith(prefix):
+                    with suppress(FileNotFoundError):
+                        found.append((uri, os.stat(f"{folder}/{name}").st_size))
+        return sorted(found)
+
+    def delete(self, uris: Sequence[str]) -> None:
+        for uri in uris:
+            path = self.path(uri)
+            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.parent.rmdir()
+
+
+def _present(uri: str, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise Missing(f"{uri} is not there") from None
+    except OSError as error:
+        raise Retry(f"{uri} cannot be read: {error}") from error
+
+
+def _write_and_link(directory: int, name: str, data: bytes) -> bool:
+    """False if the name was taken."""
+    file = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=directory)
+    try:
+        write_all(file, [data])
+        os.fdatasync(file)
+        os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=directory, follow_symlinks=True)
+    except FileExistsError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+class ObjectTableStore:
+    """An object store, through obstore's blocking calls."""
+
+    def __init__(self, root: str, options: dict[str, Any], request_timeout_s: float = 30.0) -> None:
+        from obstore.store import from_url
+
+        self.root = root.rstrip("/")
+        client: dict[str, Any] = {"timeout": timedelta(seconds=request_timeout_s)}
+        if any(str(value).startswith("http://") for value in options.values()):
+            client["allow_http"] = True
+        self._store = from_url(self.root, client_options=client, **options)  # type: ignore[call-overload]
+
+    def __repr__(self) -> str:
+        return f"ObjectTableStore({self.root!r})"
+
+    def put(self, uri: str, data: bytes) -> None:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        key = key_below(self.root, uri)
+        try:
+            obstore.put(self._store, key, data, mode="create")
+        except AlreadyExistsError:
+            # Our own answer may have been lost, then the same bytes are there.
+            if self.get(uri) != data:
+                raise Exists(f"{uri} exists with other content") from None
+        except BaseError as error:
+            raise Unknown(f"{uri}: {error}") from error
+
+    def get(self, uri: str) -> bytes:
+        import obstore
+
+        key = key_below(self.root, uri)
+        return self._asked(uri, lambda: bytes(obstore.get(self._store, key).bytes()))
+
+    def read(self, uri: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        import obstore
+
+        key = key_below(self.root, uri)
+        wanted = [(start, length) for start, length in ranges if length > 0]
+        starts, lengths = [start for start, _ in wanted], [length for _, length in wanted]
+        found = iter(
+            self._asked(uri, lambda: obstore.get_ranges(self._store, key, starts=starts, lengths=lengths))
+            if wanted
+            else []
+        )
+        return [bytes(next(found)) if length > 0 else b"" for _, length in ranges]
+
+    def list(self, prefix: str) -> list[tuple[str, int]]:
+        import obstore
+
+        folder = key_below(self.root, f"{prefix}-").rpartition("/")[0]
+        metas = self._asked(prefix, lambda: obstore.list(self._store, prefix=folder or None).collect())
+        found = [(f"{self.root}/{meta['path']}", meta["size"]) for meta in metas]
+        return sorted(each for each in found if each[0].startswith(prefix))
+
+    def delete(self, uris: Sequence[str]) -> None:
+        import obstore
+
+        for uri in uris:
+            key = key_below(self.root, uri)
+            with suppress(Missing):
+                self._asked(uri, lambda key=key: obstore.delete(self._store, key))  # type: ignore[misc]
+
+    def _asked(self, uri: str, ask: Callable[[], T]) -> T:
+        from obstore.exceptions import BaseError
+
+        try:
+            return ask()
+        except FileNotFoundError:
+            raise Missing(f"{uri} is not there") from None
+        except (BaseError, OSError) as error:
+            raise Retry(f"{uri}: {error}") from error

@@ -1,0 +1,218 @@
+"""A table's metadata file, as JSON whose parts are looked at only when they are needed.
+
+A table that commits every few seconds has hundreds of snapshots. They are carried from file to file as the bytes they
+are, so a commit costs the same with ten past ones and with a thousand. Fields that we do not know survive.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from lakestream.errors import Corrupt
+
+MAIN = "main"
+_RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw] | None)
+
+
+class SnapshotHead(msgspec.Struct, frozen=True, rename="kebab"):
+    """What we look at in a snapshot."""
+
+    snapshot_id: int
+    timestamp_ms: int
+    sequence_number: int = 0
+    parent_snapshot_id: int | None = None
+    manifest_list: str = ""
+
+
+class _LogEntry(msgspec.Struct, frozen=True, rename="kebab"):
+    snapshot_id: int
+
+
+_HEADS = msgspec.json.Decoder(list[SnapshotHead] | None)
+_NULL = msgspec.Raw(b"null")
+_SUMMARY = msgspec.json.Decoder(dict[str, Any])
+
+
+class TableMetadata:
+    """One metadata file, immutable; `fields` are the parts of its JSON, undecoded."""
+
+    def __init__(self, fields: Mapping[str, msgspec.Raw], known: Mapping[str, Any] | None = None) -> None:
+        """`known` are properties below whose values the caller has at hand: they need not be decoded again."""
+        self.fields = dict(fields)
+        self.__dict__.update(known or {})
+
+    def __repr__(self) -> str:
+        return f"TableMetadata({self.location!r}, snapshot {self.current_snapshot_id})"
+
+    @classmethod
+    def parse(cls, data: bytes) -> "TableMetadata":
+        """Raises Corrupt if it is not the metadata of a table of format version 2."""
+        try:
+            found = cls(_RAW.decode(data))
+            version = found.value("format-version")
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"a table's metadata cannot be read: {error}") from error
+        if version != 2:
+            raise Corrupt(f"a table of format version {version}; we read and write version 2")
+        return found
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "TableMetadata":
+        return cls({name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()})
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self.fields)
+
+    def value(self, name: str, default: Any = None) -> Any:
+        raw = self.fields.get(name)
+        return default if raw is None else msgspec.json.decode(raw)
+
+    def value_all(self) -> dict[str, Any]:
+        """All of it, decoded."""
+        return {name: msgspec.json.decode(raw) for name, raw in self.fields.items()}
+
+    def replaced(self, values: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> "TableMetadata":
+        """With other values; a value may hold undecoded parts."""
+        changed = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()}
+        return TableMetadata({**self.fields, **changed}, known)
+
+    # -- what everybody asks for --------------------------------------------------------------------------------------
+
+    @cached_property
+    def uuid(self) -> str:
+        return str(self.value("table-uuid"))
+
+    @cached_property
+    def location(self) -> str:
+        return str(self.value("location")).rstrip("/")
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        return dict(self.value("properties") or {})
+
+    @cached_property
+    def refs(self) -> dict[str, dict[str, Any]]:
+        return dict(self.value("refs") or {})
+
+    @cached_property
+    def last_sequence_number(self) -> int:
+        return int(self.value("last-sequence-number", 0))
+
+    @cached_property
+    def current_snapshot_id(self) -> int | None:
+        """None if nothing was ever committed; some writers say -1 then."""
+        found = self.value("current-snapshot-id")
+        return None if found in (None, -1) else int(found)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        wanted = self.value("current-schema-id")
+        return next(dict(schema) for schema in self.value("schemas") if schema["schema-id"] == wanted)
+
+    @cached_property
+    def specs(self) -> dict[int, dict[str, Any]]:
+        return {spec["spec-id"]: spec for spec in self.value("partition-specs")}
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def raw_snapshots(self) -> list[msgspec.Raw]:
+        return _RAWS.decode(self.fields.get("snapshots", _NULL)) or []
+
+    @cached_property
+    def snapshots(self) -> list[SnapshotHead]:
+        """In the order of the file, which is that of their making; item i is item i of `raw_snapshots`."""
+        return _HEADS.decode(self.fields.get("snapshots", _NULL)) or []
+
+    @cached_property
+    def raw_log(self) -> list[msgspec.Raw]:
+        """The snapshot log."""
+        return _RAWS.decode(self.fields.get("snapshot-log", _NULL)) or []
+
+    @cached_property
+    def current(self) -> SnapshotHead | None:
+        return None if self.current_snapshot_id is None else self.snapshot(self.current_snapshot_id)
+
+    def snapshot(self, snapshot_id: int) -> SnapshotHead | None:
+        return next((head for head in reversed(self.snapshots) if head.snapshot_id == snapshot_id), None)
+
+    def summary(self, snapshot_id: int) -> dict[str, str]:
+        for head, raw in zip(reversed(self.snapshots), reversed(self.raw_snapshots), strict=True):
+            if head.snapshot_id == snapshot_id:
+                return dict(_SUMMARY.decode(raw).get("summary") or {})
+        return {}
+
+    def ancestors(self, snapshot_id: int | None) -> list[SnapshotHead]:
+        """The snapshot, its parent and so on, as far as they are kept."""
+        heads = {head.snapshot_id: head for head in self.snapshots}
+        found: list[SnapshotHead] = []
+        while snapshot_id is not None and (head := heads.pop(snapshot_id, None)) is not None:
+            found.append(head)
+            snapshot_id = head.parent_snapshot_id
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table at one moment: its metadata and the file it lies in."""
+
+    metadata_location: str
+    metadata: TableMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChange:
+    """What a commit does to the metadata: one new snapshot on main, properties, and snapshots that go."""
+
+    snapshot: Mapping[str, Any]
+    properties: Mapping[str, str]
+    expired: frozenset[int]
+
+
+def with_snapshot(
+    table: Table, change: SnapshotChange, now_ms: int, keep_versions: int
+) -> tuple[TableMetadata, list[str]]:
+    """The metadata after the change, and the older metadata files that it no longer mentions."""
+    before = table.metadata
+    snapshot_id = change.snapshot["snapshot-id"]
+    kept = [place for place, head in enumerate(before.snapshots) if head.snapshot_id not in change.expired]
+    new = msgspec.Raw(msgspec.json.encode(change.snapshot))
+    raw_snapshots = [*(before.raw_snapshots[place] for place in kept), new]
+    heads = [*(before.snapshots[place] for place in kept), msgspec.json.decode(new, type=SnapshotHead)]
+    entry = {"snapshot-id": snapshot_id, "timestamp-ms": change.snapshot["timestamp-ms"]}
+    raw_log = [*_log_after(before, change.expired), msgspec.Raw(msgspec.json.encode(entry))]
+    versions = [*before.value("metadata-log", []), _version(table)]
+    main = {**before.refs.get(MAIN, {}), "snapshot-id": snapshot_id, "type": "branch"}
+    values: dict[str, Any] = {
+        "last-sequence-number": change.snapshot["sequence-number"],
+        "last-updated-ms": max(now_ms, int(before.value("last-updated-ms", 0))),
+        "current-snapshot-id": snapshot_id,
+        "snapshots": raw_snapshots,
+        "snapshot-log": raw_log,
+        "refs": {**before.refs, MAIN: main},
+        "metadata-log": versions[-keep_versions:],
+    }
+    if change.properties:
+        values["properties"] = {**before.properties, **change.properties}
+    after = before.replaced(values, {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log})
+    return after, [version["metadata-file"] for version in versions[:-keep_versions]]
+
+
+def _version(table: Table) -> dict[str, Any]:
+    return {
+        "metadata-file": table.metadata_location,
+        "timestamp-ms": int(table.metadata.value("last-updated-ms", 0)),
+    }
+
+
+def _log_after(before: TableMetadata, expired: frozenset[int]) -> list[msgspec.Raw]:
+    """The log without what lies before the last expired snapshot: a log with a hole would tell a wrong past."""
+    if not expired:
+        return before.raw_log
+    ids = [msgspec.json.decode(entry, type=_LogEntry).snapshot_id for entry in before.raw_log]
+    first = max((place + 1 for place, snapshot_id in enumerate(ids) if snapshot_id in expired), default=0)
+    return before.raw_log[first:]

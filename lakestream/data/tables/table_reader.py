@@ -1,0 +1,297 @@
+"""Reading a topic's table: rows of a partition in the order of their offsets, whoever wrote or rewrote the files.
+
+    view of the current snapshot -> window of row groups -> decode (each once, kept for a while) -> drop deleted rows
+    -> sort if need be -> cut by bytes
+
+Blocking; for threads. If a file is gone in the middle of it the table is loaded again, once (T5).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from lakestream.data.tables.arrow_view import produced_timestamps
+from lakestream.data.tables.footers import Footer, read_footer, read_group, runs_in_file
+from lakestream.data.tables.index import IndexedFile, TableView, latest_first
+from lakestream.data.tables.lru import Lru
+from lakestream.data.tables.parquet import row_sizes
+from lakestream.data.tables.position_deletes import parse_deletes, within
+from lakestream.data.tables.recent_files import RecentFiles
+from lakestream.data.tables.runs import FIRST, MAX_TIMESTAMP
+from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.table_metadata import Table, TableMetadata
+from lakestream.errors import Corrupt, Missing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lakestream.data.tables.position_deletes import Positions
+
+T = TypeVar("T")
+RESOLVED_AT_ONCE = 16
+WINDOWS_MAX = 64
+"""Row groups in a row that one read goes through, so that many small files make it shorter, not slower."""
+WARMED_MAX = 2
+LEAST_ROW_BYTES = 64
+"""To guess how many rows a fetch may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """All rows of a partition in [start, end), in order; an offset without a row is a gap (deleted, aborted ...)."""
+
+    rows: pa.Table
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """A row found by its time (ms)."""
+
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A decoded row group, all rows that the file has."""
+
+    rows: pa.RecordBatch
+    partitions: "NDArray[np.int32]"
+    offsets: "NDArray[np.int64]"
+    in_order: bool
+
+
+class ReadCaches:
+    """What readers of all tables share, within limits."""
+
+    def __init__(
+        self, *, row_group_bytes: int = 64 << 20, delete_bytes: int = 16 << 20, footer_count: int = 512
+    ) -> None:
+        self.groups: Lru[tuple[str, int], RowGroup] = Lru(row_group_bytes)
+        self.deletes: Lru[str, dict[str, Positions]] = Lru(delete_bytes)
+        self.footers: Lru[str, Footer] = Lru(footer_count)
+
+
+class TableReader:
+    """Reads one table. `current` names its current metadata file, each time anew; `files` may be shared with others."""
+
+    def __init__(self, store: TableStore, files: RecentFiles, caches: ReadCaches, current: Callable[[], str]) -> None:
+        self._store = store
+        self._files = files
+        self._caches = caches
+        self._current = current
+        self._view = TableView()
+        self._moving = Lock()
+
+    def __repr__(self) -> str:
+        return f"TableReader({self._view!r})"
+
+    def read_rows(self, partition: int, offset: int, upto: int, max_bytes: int) -> Rows:
+        """Rows from `offset` on, below `upto`, of about `max_bytes`; one row at least, if there is any.
+
+        Raises Missing if files stay gone, Corrupt if what is there cannot be a stream's table.
+        """
+        return self._retried(lambda view: self._read_rows(view, partition, offset, upto, max_bytes))
+
+    def find_time(self, partition: int, timestamp: int, start: int, upto: int) -> FoundRow | None:
+        """The first row of [start, upto) that is not older than `timestamp`."""
+        return self._retried(lambda view: self._find_time(view, partition, timestamp, start, upto))
+
+    def latest_time(self, partition: int, start: int, upto: int) -> FoundRow | None:
+        """The row of [start, upto) with the greatest timestamp, the first of them."""
+        return self._retried(lambda view: self._latest_time(view, partition, start, upto))
+
+    def warm(self, partition: int, offset: int, upto: int) -> None:
+        """Decode what a consumer at `offset` will want next: the row groups there, and those after them."""
+        view = self.view()
+        for _ in range(2):
+            window = view.window(partition, offset, upto, 1)
+            for file, group in window.groups[:WARMED_MAX]:
+                self._group(file, group)
+            offset = window.end
+
+    def overlapping(self, partition: int, offset: int) -> int:
+        """How many files lie over an offset (T4); for a metric."""
+        return self.view().runs(partition).overlapping(offset)
+
+    # -- the view -----------------------------------------------------------------------------------------------------
+
+    def view(self) -> TableView:
+        """The index at the current snapshot."""
+        location = self._current()
+        view = self._view
+        if view.table is not None and view.table.metadata_location == location:
+            return view
+        with self._moving:
+            if self._view.table is None or self._view.table.metadata_location != location:
+                table = Table(location, TableMetadata.parse(self._store.get(location)))
+                self._view = self._view.moved(table, self._files.get_all)
+            return self._view
+
+    def _retried(self, read: Callable[[TableView], T]) -> T:
+        try:
+            return read(self.view())
+        except Missing:
+            return read(self.view())
+
+    def _resolved(self, view: TableView, partition: int, start: int, end: int) -> TableView:
+        """A view of the same snapshot in which all files that may hold rows of the range are resolved."""
+        while near := view.unresolved_near(partition, start, end):
+            view = self._resolve(view, near[:RESOLVED_AT_ONCE])
+        return view
+
+    def _resolve(self, view: TableView, files: list[IndexedFile]) -> TableView:
+        runs = self._files.at_once(lambda file: runs_in_file(self._store, self._footer(file)), files)
+        answers = list(zip(files, runs, strict=True))
+        with self._moving:
+            if self._view.table is view.table:
+                self._view = self._view.resolved(answers)
+                return self._view
+        return view.resolved(answers)
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def _read_rows(self, view: TableView, partition: int, offset: int, upto: int, max_bytes: int) -> Rows:
+        taken: list[pa.RecordBatch] = []
+        left = max_bytes
+        at = offset
+        windows = 0
+        while at < upto and (not taken or (left > 0 and windows < WINDOWS_MAX)):
+            window = view.window(partition, at, upto, max(left, 1) // LEAST_ROW_BYTES + 1)
+            # The lowest first: their runs may end the window before the others.
+            if near := view.unresolved_near(partition, at, window.end):
+                view = self._resolve(view, near[:RESOLVED_AT_ONCE])
+                continue
+            windows += 1
+            rows = _sorted([self._select(view, *group, partition, at, window.end) for group in window.groups])
+            fitting, used = _cut(rows, left, at_least_one=not taken)
+            left -= used
+            if fitting.num_rows:
+                taken.append(fitting)
+            if fitting.num_rows < rows.num_rows:
+                at = fitting.column(1)[-1].as_py() + 1 if fitting.num_rows else max(at, window.start)
+                break
+            at = window.end
+        return Rows(pa.Table.from_batches(taken, schema=ARROW_SCHEMA), offset, at)
+
+    def _select(
+        self, view: TableView, file: IndexedFile, group: int, partition: int, start: int, end: int
+    ) -> pa.RecordBatch:
+        """The live rows of a partition in [start, end) out of one row group, in order."""
+        held = self._group(file, group)
+        if held.in_order:
+            first, last = np.searchsorted(held.partitions, [partition, partition + 1])
+            low, high = first + np.searchsorted(held.offsets[first:last], [start, end])
+            places = np.arange(low, high)
+        else:
+            mask = (held.partitions == partition) & (held.offsets >= start) & (held.offsets < end)
+            places = np.flatnonzero(mask)
+            places = places[np.argsort(held.offsets[places], kind="stable")]
+        deleted = self._deleted(view, file, group, len(held.offsets))
+        if len(deleted):
+            places = places[np.isin(places, deleted, invert=True)]
+        if len(places) and held.in_order and places[-1] - places[0] + 1 == len(places):
+            return held.rows.slice(int(places[0]), len(places))
+        return held.rows.take(pa.array(places))
+
+    def _group(self, file: IndexedFile, group: int) -> RowGroup:
+        key = (file.path, group)
+        found = self._caches.groups.get(key)
+        if found is None:
+            rows = read_group(self._store, self._footer(file), group)
+            partitions, offsets = rows.column(0).to_numpy(), rows.column(1).to_numpy()
+            steps = np.diff(partitions)
+            in_order = bool(((steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))).all())
+            found = RowGroup(rows, partitions, offsets, in_order)
+            self._caches.groups.put(key, found, rows.nbytes)
+        return found
+
+    def _footer(self, file: IndexedFile) -> Footer:
+        found = self._caches.footers.get(file.path)
+        if found is None:
+            found = read_footer(self._store, file.path, file.size)
+            self._caches.footers.put(file.path, found, 1)
+        return found
+
+    def _deleted(self, view: TableView, file: IndexedFile, group: int, count: int) -> "Positions":
+        touching = [each for each in view.deletes if each.may_touch(file.path, file.sequence)]
+        if not touching:
+            return np.empty(0, np.int64)
+        found = [self._delete_file(each.path).get(file.path) for each in touching]
+        return within([each for each in found if each is not None], self._footer(file).starts[group], count)
+
+    def _delete_file(self, path: str) -> "dict[str, Positions]":
+        found = self._caches.deletes.get(path)
+        if found is None:
+            found = parse_deletes(self._store.get(path))
+            self._caches.deletes.put(path, found, sum(each.nbytes for each in found.values()))
+        return found
+
+    # -- times --------------------------------------------------------------------------------------------------------
+
+    def _find_time(self, view: TableView, partition: int, timestamp: int, start: int, upto: int) -> FoundRow | None:
+        view = self._resolved(view, partition, start, upto)
+        best: FoundRow | None = None
+        for run in view.runs(partition).at_or_after(start):
+            if run[FIRST] >= (upto if best is None else best.offset):
+                break
+            if run[MAX_TIMESTAMP] < timestamp:
+                continue
+            rows = self._select(view, *view.group(run), partition, start, upto)
+            times = produced_timestamps(rows) if rows.num_rows else np.empty(0, np.int64)
+            places = np.flatnonzero(times >= timestamp)
+            if len(places):
+                found = FoundRow(rows.column(1)[int(places[0])].as_py(), int(times[places[0]]))
+                best = found if best is None or found.offset < best.offset else best
+        return best
+
+    def _latest_time(self, view: TableView, partition: int, start: int, upto: int) -> FoundRow | None:
+        view = self._resolved(view, partition, start, upto)
+        near = view.runs(partition).at_or_after(start)
+        best: FoundRow | None = None
+        for run in latest_first(near[near[:, FIRST] < upto]):
+            if best is not None and run[MAX_TIMESTAMP] < best.timestamp:
+                break
+            rows = self._select(view, *view.group(run), partition, start, upto)
+            if not rows.num_rows:
+                continue
+            times = produced_timestamps(rows)
+            place = int(np.argmax(times))
+            found = FoundRow(rows.column(1)[place].as_py(), int(times[place]))
+            if best is None or (-found.timestamp, found.offset) < (-best.timestamp, best.offset):
+                best = found
+        return best
+
+
+def _sorted(found: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch in the order of offsets. Raises Corrupt if an offset is there twice."""
+    some = [rows for rows in found if rows.num_rows]
+    if not some:
+        return pa.RecordBatch.from_pylist([], schema=ARROW_SCHEMA)
+    whole = some[0] if len(some) == 1 else pa.concat_batches(some)
+    offsets = whole.column(1).to_numpy()
+    steps = np.diff(offsets)
+    if len(some) > 1 and not (steps > 0).all():
+        order = np.argsort(offsets, kind="stable")
+        whole = whole.take(pa.array(order))
+        steps = np.diff(offsets[order])
+    if (steps == 0).any():
+        twice = int(np.sort(offsets)[1:][np.diff(np.sort(offsets)) == 0][0])
+        raise Corrupt(f"the table holds offset {twice} of partition {whole.column(0)[0]} twice")
+    return whole
+
+
+def _cut(rows: pa.RecordBatch, max_bytes: int, *, at_least_one: bool) -> tuple[pa.RecordBatch, int]:
+    """As many rows as fit, and their bytes."""
+    if not rows.num_rows:
+        return rows, 0
+    sizes = np.cumsum(row_sizes(rows))
+    count = max(int(np.searchsorted(sizes, max_bytes, side="right")), 1 if at_least_one else 0)
+    return rows.slice(0, count), int(sizes[count - 1]) if count else 0

@@ -1,0 +1,148 @@
+"""A topic's table at its birth: schema, properties, and what binds it to its topic (T1, T2, T4, T11, T14)."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from lakestream.data.tables.progress import PROGRESS_PROPERTY, pack_progress
+from lakestream.data.tables.table_metadata import TableMetadata
+
+TOPIC_ID_PROPERTY = "lakestream.topic-id"
+RESERVED_PREFIX = "lakestream."
+"""Properties that only we may set (T13)."""
+LAST_RESERVED_COLUMN_ID = 99
+"""Columns that are added later get ids from 100 on, so that stream columns never collide with them."""
+FIRST_PARTITION_FIELD_ID = 1000
+UNPARTITIONED = 0
+STREAM_ORDER = 1
+ROW_GROUP_BYTES = 8 * 1024 * 1024
+SNAPSHOT_AGE_MS = 3_600_000
+METADATA_VERSIONS = 20
+"""Older metadata files that are kept: enough for readers that hold one, few enough for a commit every few seconds."""
+
+PROPERTIES: Mapping[str, str] = {
+    # Iceberg keeps metrics for the first 100 columns only, and for those of a user's schema as he likes (T1). Whole
+    # bounds of keys would put keys of any size into every manifest: their first bytes do.
+    "write.metadata.metrics.column.stream_partition": "full",
+    "write.metadata.metrics.column.stream_offset": "full",
+    "write.metadata.metrics.column.stream_timestamp": "full",
+    "write.metadata.metrics.column.stream_flags": "full",
+    "write.metadata.metrics.column.stream_key": "truncate(16)",
+    "write.metadata.metrics.column.stream_original": "counts",
+    # Small row groups, in the rewrites of others too: one fetch of a consumer reads one of them (T4).
+    "write.parquet.row-group-size-bytes": str(ROW_GROUP_BYTES),
+    "write.parquet.compression-codec": "zstd",
+    # With the default (serializable) a DELETE on a topic that is written to never gets through (T14).
+    "write.delete.isolation-level": "snapshot",
+    "write.update.isolation-level": "snapshot",
+    "write.merge.isolation-level": "snapshot",
+    # T11.
+    "history.expire.max-snapshot-age-ms": str(SNAPSHOT_AGE_MS),
+    "history.expire.min-snapshots-to-keep": "1",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": str(METADATA_VERSIONS),
+}
+
+
+def new_topic_table(
+    *,
+    table_uuid: str,
+    topic_id: bytes,
+    location: str,
+    now_ms: int,
+    properties: Mapping[str, str] | None = None,
+) -> TableMetadata:
+    """The metadata of an empty table."""
+    schema = topic_schema()
+    fields = {each["name"]: each["id"] for each in schema["fields"]}
+    return TableMetadata.of(
+        {
+            "format-version": 2,
+            "table-uuid": table_uuid,
+            "location": location.rstrip("/"),
+            "last-sequence-number": 0,
+            "last-updated-ms": now_ms,
+            "last-column-id": max(LAST_RESERVED_COLUMN_ID, _last_id(schema)),
+            "current-schema-id": 0,
+            "schemas": [{**schema, "schema-id": 0}],
+            "default-spec-id": UNPARTITIONED,
+            "partition-specs": [{"spec-id": UNPARTITIONED, "fields": []}],
+            "last-partition-id": FIRST_PARTITION_FIELD_ID - 1,
+            "default-sort-order-id": STREAM_ORDER,
+            "sort-orders": [
+                {"order-id": 0, "fields": []},
+                {
+                    "order-id": STREAM_ORDER,
+                    "fields": [_ascending(fields["stream_partition"]), _ascending(fields["stream_offset"])],
+                },
+            ],
+            "properties": {
+                **PROPERTIES,
+                **(properties or {}),
+                TOPIC_ID_PROPERTY: str(UUID(bytes=topic_id)),
+                PROGRESS_PROPERTY: pack_progress({}),
+            },
+            "current-snapshot-id": None,
+            "refs": {},
+            "snapshots": [],
+            "snapshot-log": [],
+            "metadata-log": [],
+            "statistics": [],
+            "partition-statistics": [],
+        }
+    )
+
+
+def topic_schema() -> dict[str, Any]:
+    """The stream columns and the value, as Iceberg's metadata says them."""
+    from lakestream.data.tables.schema import ARROW_SCHEMA
+
+    return {"type": "struct", "fields": [_column(field) for field in ARROW_SCHEMA]}
+
+
+def _column(field: Any) -> dict[str, Any]:
+    return {
+        "id": int(field.metadata[b"PARQUET:field_id"]),
+        "name": field.name,
+        "required": not field.nullable,
+        "type": _type(field.type),
+    }
+
+
+def _type(kind: Any) -> Any:
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        return {"type": "struct", "fields": [_column(field) for field in kind]}
+    if types.is_list(kind):
+        element = _column(kind.value_field)
+        return {
+            "type": "list",
+            "element-id": element["id"],
+            "element": element["type"],
+            "element-required": element["required"],
+        }
+    return _SIMPLE[str(kind)]
+
+
+_SIMPLE = {
+    "int32": "int",
+    "int64": "long",
+    "timestamp[us, tz=UTC]": "timestamptz",
+    "binary": "binary",
+    "string": "string",
+}
+
+
+def _ascending(source_id: int) -> dict[str, Any]:
+    return {"transform": "identity", "source-id": source_id, "direction": "asc", "null-order": "nulls-first"}
+
+
+def _last_id(node: Any) -> int:
+    """The greatest field id anywhere in a schema."""
+    if isinstance(node, Mapping):
+        own = [node[key] for key in ("id", "element-id", "key-id", "value-id") if key in node]
+        return max([*own, *map(_last_id, node.values())], default=0)
+    if isinstance(node, list | tuple):
+        return max(map(_last_id, node), default=0)
+    return 0

@@ -1,0 +1,108 @@
+"""How far each topic's table has come, and the memory of what landed: the checker's and the retention's (T16, T21).
+
+For each partition there is a short list of ranges: offsets, number of records, an additive 64-bit hash of the records
+as they were acked, and the cluster time of the landing. Old neighbours are merged, so that a range is never long
+compared with its age. What went from the table later is remembered likewise, and subtracted.
+"""
+
+from array import array
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+RANGES_KEPT = 32
+STRIDE = 5
+_HASHES = 1 << 64
+
+
+class LandedRange(NamedTuple):
+    """The offsets [start, end) of a partition are rows now: so many records with this sum of hashes."""
+
+    partition: int
+    start: int
+    end: int
+    records: int
+    digest: int
+
+
+class Mark(NamedTuple):
+    """A remembered range, and the cluster time at which its end landed."""
+
+    start: int
+    end: int
+    records: int
+    digest: int
+    time_ms: int
+
+
+class Landing:
+    """What is known of one topic's table. `held` says why nothing lands, if so; `snapshot` is the last one of ours."""
+
+    __slots__ = ("accounted", "held", "landed", "removed", "snapshot", "uuid")
+
+    def __init__(self, uuid: str = "") -> None:
+        self.uuid = uuid
+        self.held = ""
+        self.snapshot = 0
+        self.accounted = 0
+        self.landed: dict[int, array[int]] = {}
+        self.removed: dict[int, list[Mark]] = {}
+
+    def marks(self, partition: int) -> Iterator[Mark]:
+        """What landed, oldest first, without gaps."""
+        numbers = self.landed.get(partition, ())
+        for at in range(0, len(numbers), STRIDE):
+            yield Mark(*numbers[at : at + STRIDE])
+
+    def note_landed(self, new: LandedRange, now_ms: int) -> None:
+        numbers = self.landed.setdefault(new.partition, array("Q"))
+        numbers.extend((new.start, new.end, new.records, new.digest % _HASHES, max(now_ms, 0)))
+        if len(numbers) > RANGES_KEPT * STRIDE:
+            _merge_one(numbers)
+
+    def note_removed(self, gone: LandedRange, now_ms: int) -> None:
+        """Ranges that overlap become one; of too many the two that lie closest."""
+        kept, start, end, records, digest = [], gone.start, gone.end, gone.records, gone.digest
+        for mark in self.removed.get(gone.partition, ()):
+            if mark.end < start or mark.start > end:
+                kept.append(mark)
+                continue
+            start, end = min(start, mark.start), max(end, mark.end)
+            records, digest = records + mark.records, digest + mark.digest
+        kept.append(Mark(start, end, records, digest % _HASHES, now_ms))
+        kept.sort()
+        if len(kept) > RANGES_KEPT:
+            at = min(range(len(kept) - 1), key=lambda i: kept[i + 1].start - kept[i].end)
+            one, two = kept[at], kept[at + 1]
+            total = (one.digest + two.digest) % _HASHES
+            times = max(one.time_ms, two.time_ms)
+            kept[at : at + 2] = [Mark(one.start, two.end, one.records + two.records, total, times)]
+        self.removed[gone.partition] = kept
+
+    def dump(self) -> list[Any]:
+        return [
+            self.uuid, self.held, self.snapshot, self.accounted,
+            [[partition, numbers.tobytes()] for partition, numbers in self.landed.items()],
+            [[partition, [list(mark) for mark in marks]] for partition, marks in self.removed.items()],
+        ]  # fmt: skip
+
+    @classmethod
+    def load(cls, fields: list[Any]) -> "Landing":
+        landing = cls(fields[0])
+        landing.held, landing.snapshot, landing.accounted = fields[1:4]
+        for partition, packed in fields[4]:
+            landing.landed[partition] = array("Q", packed)
+        for partition, marks in fields[5]:
+            landing.removed[partition] = [Mark(*mark) for mark in marks]
+        return landing
+
+
+def _merge_one(numbers: "array[int]") -> None:
+    """Join the two neighbours whose times differ least for their age: what is old is known more coarsely."""
+    now = numbers[-1]
+    times = numbers[STRIDE - 1 :: STRIDE]
+    lost = [(times[i + 1] - times[i]) * 1_000_000 // (now - times[i] + 1) for i in range(len(times) - 1)]
+    at = lost.index(min(lost)) * STRIDE
+    numbers[at + STRIDE] = numbers[at]
+    numbers[at + STRIDE + 2] += numbers[at + 2]
+    numbers[at + STRIDE + 3] = (numbers[at + STRIDE + 3] + numbers[at + 3]) % _HASHES
+    del numbers[at : at + STRIDE]

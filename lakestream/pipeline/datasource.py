@@ -1,0 +1,277 @@
+"""Topics in anybody's Spark: `spark.read.format("lakestream")` and `spark.readStream.format("lakestream")`.
+
+    spark.dataSource.register(Lakestream)
+    spark.read.format("lakestream").option("broker", "127.0.0.1:8181").load("orders")
+
+Everything up to the moment of the question is there, lag zero: rows of the table, then the tail out of the WAL. Workers
+read both from the store; the broker, asked by HTTP, only says where they are. Options:
+
+    broker              HOST:PORT of a broker's HTTP listener (127.0.0.1:8181)
+    topic               if it is not the argument of load()
+    startingOffsets     earliest, latest, or {"0": 17, ...}; partitions not named start at the earliest
+    endingOffsets       latest or {"0": 99, ...}, exclusive; batch only
+    startingTimestamp   milliseconds since 1970: from the first record that is not older, in each partition
+    maxRecordsPerBatch  of a stream
+    failOnDataLoss      true: a stream fails if offsets it has not read are gone (retention)
+    pushFilters         true: filters on stream_partition and stream_offset are not read at all; Spark wants
+                        spark.sql.python.filterPushdown.enabled=true with it
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from lakestream.errors import LakestreamError
+from lakestream.pipeline.scan import Piece, offset_at, pieces, read
+from lakestream.pipeline.tail import TopicTail, fetch_tail
+
+SCHEMA = (
+    "stream_partition int, stream_offset bigint, stream_timestamp timestamp, stream_key binary, "
+    "stream_headers array<struct<key: string, value: binary>>, stream_flags int, stream_original binary, value binary"
+)
+EARLIEST, LATEST = "earliest", "latest"
+FOREVER = 2**63 - 1
+
+
+class OptionError(ValueError):
+    """An option cannot be obeyed."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options."""
+
+    broker: str
+    topic: str
+    starting: str | dict[int, int]
+    ending: dict[int, int] | None
+    timestamp: int | None
+    batch_records: int | None
+    fail_on_loss: bool
+    push_filters: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "Asked":
+        topic = options.get("topic") or options.get("path")
+        if not topic:
+            raise OptionError("which topic? .load('topic') or .option('topic', ...)")
+        starting = options.get("startingOffsets", EARLIEST)
+        ending = options.get("endingOffsets", LATEST)
+        timestamp, records = options.get("startingTimestamp"), options.get("maxRecordsPerBatch")
+        return cls(
+            broker=options.get("broker", "127.0.0.1:8181"),
+            topic=topic,
+            starting=starting if starting in (EARLIEST, LATEST) else _offsets("startingOffsets", starting),
+            ending=None if ending == LATEST else _offsets("endingOffsets", ending),
+            timestamp=None if timestamp is None else _number("startingTimestamp", timestamp),
+            batch_records=None if records is None else max(_number("maxRecordsPerBatch", records), 1),
+            fail_on_loss=options.get("failOnDataLoss", "true").lower() != "false",
+            push_filters=options.get("pushFilters", "false").lower() == "true",
+        )
+
+    def tail(self) -> TopicTail:
+        return fetch_tail(self.broker, self.topic)
+
+    def first(self, tail: TopicTail) -> dict[int, int]:
+        """Where to start, in each partition."""
+        if self.timestamp is not None:
+            return {one.partition: offset_at(tail, one.partition, self.timestamp) for one in tail.partitions}
+        if isinstance(self.starting, dict):
+            return {one.partition: self.starting.get(one.partition, one.start) for one in tail.partitions}
+        return {one.partition: one.end if self.starting == LATEST else one.start for one in tail.partitions}
+
+
+def _offsets(name: str, text: str) -> dict[int, int]:
+    try:
+        return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
+    except (ValueError, AttributeError):
+        raise OptionError(f'{name} is one word or {{"partition": offset, ...}}, not {text!r}') from None
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(f"{name} is a whole number, not {text!r}") from None
+
+
+class Lakestream(DataSource):
+    """The data source `lakestream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lakestream"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        asked = Asked.parse(self.options)
+        return (PushingReader if asked.push_filters else Reader)(asked, _arrow(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(Asked.parse(self.options), _arrow(schema))
+
+
+class Part(InputPartition):
+    """One task of a read."""
+
+    def __init__(self, piece: Piece) -> None:
+        super().__init__(piece)
+        self.piece = piece
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _columns(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Only what was asked for goes to Spark: it prunes no columns itself, but takes a smaller schema."""
+    # Spark runs one task without a part when there is none.
+    for batch in read(part.piece) if isinstance(part, Part) else ():
+        columns = [batch.column(field.name).cast(field.type) for field in schema]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class Reader(DataSourceReader):
+    """A batch read: what is there when it is planned."""
+
+    def __init__(self, asked: Asked, schema: pa.Schema) -> None:
+        self._asked = asked
+        self._schema = schema
+        self._only: set[int] | None = None
+        self._low, self._high = 0, FOREVER
+
+    def partitions(self) -> Sequence[InputPartition]:
+        asked, tail = self._asked, self._asked.tail()
+        first = asked.first(tail)
+        wanted = {}
+        for one in tail.partitions:
+            if self._only is None or one.partition in self._only:
+                end = one.end if asked.ending is None else asked.ending.get(one.partition, one.end)
+                wanted[one.partition] = (max(first[one.partition], self._low), min(end, self._high))
+        return [Part(piece) for piece in pieces(asked.broker, tail, wanted)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _columns(partition, self._schema)
+
+
+class PushingReader(Reader):
+    """The same, and filters on partition and offset narrow what is read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for one in filters:
+            if not self._takes(one):
+                yield one
+
+    def _takes(self, one: Filter) -> bool:
+        match one:
+            case IsNotNull(("stream_partition" | "stream_offset",)):
+                pass
+            case EqualTo(("stream_partition",), value):
+                self._keep({int(value)})
+            case In(("stream_partition",), values):
+                self._keep({int(value) for value in values if value is not None})
+            case EqualTo(("stream_offset",), value):
+                self._between(int(value), int(value) + 1)
+            case GreaterThan(("stream_offset",), value):
+                self._between(int(value) + 1, FOREVER)
+            case GreaterThanOrEqual(("stream_offset",), value):
+                self._between(int(value), FOREVER)
+            case LessThan(("stream_offset",), value):
+                self._between(0, int(value))
+            case LessThanOrEqual(("stream_offset",), value):
+                self._between(0, int(value) + 1)
+            case _:
+                return False
+        return True
+
+    def _keep(self, partitions: set[int]) -> None:
+        self._only = partitions if self._only is None else self._only & partitions
+
+    def _between(self, low: int, high: int) -> None:
+        self._low, self._high = max(self._low, low), min(self._high, high)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. Offsets are {partition: next offset}, as Spark keeps them: with text for keys."""
+
+    def __init__(self, asked: Asked, schema: pa.Schema) -> None:
+        self._asked = asked
+        self._schema = schema
+        self._until: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        return _keyed(self._asked.first(self._asked.tail()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        records = self._asked.batch_records
+        return ReadAllAvailable() if records is None else ReadMaxRows(records)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self.reportLatestOffset()
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return _keyed({one.partition: one.end for one in self._asked.tail().partitions})
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        end = self._until or self.reportLatestOffset()
+        if isinstance(limit, ReadMaxRows):
+            return limited(start, end, limit.max_rows)
+        return {**start, **end}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        tail = self._asked.tail()
+        wanted = {int(name): (start.get(name, 0), upto) for name, upto in end.items()}
+        for one in tail.partitions:
+            first, upto = wanted.get(one.partition, (0, 0))
+            if first < one.start and first < upto and str(one.partition) in start and self._asked.fail_on_loss:
+                raise LakestreamError(
+                    f"offsets {first} to {one.start} of partition {one.partition} are gone; start anew, or go on "
+                    "without them by failOnDataLoss=false"
+                )
+        return [Part(piece) for piece in pieces(self._asked.broker, tail, wanted)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _columns(partition, self._schema)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Spark keeps the offsets itself."""
+
+    def stop(self) -> None:
+        """There is nothing to let go of."""
+
+
+def limited(start: Mapping[str, int], end: Mapping[str, int], records: int) -> dict[str, int]:
+    """At most `records` more in all, the partitions with little first, so that none is left behind."""
+    room = sorted((max(upto - start.get(name, 0), 0), name) for name, upto in end.items())
+    found = dict(start)
+    left = records
+    for place, (waiting, name) in enumerate(room):
+        taken = min(waiting, -(-left // (len(room) - place)))
+        found[name] = start.get(name, 0) + taken
+        left -= taken
+    return found
+
+
+def _keyed(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in offsets.items()}

@@ -1,0 +1,230 @@
+"""The pipeline's life: a member of the cluster that lands whatever waits, round after round, as freshness asks.
+
+    follow the log -> due? -> choose -> workers write files -> each topic commits by one command -> tidy up -> again
+
+Nothing is remembered but in the state: killed at any point and started again it plans from the progress that commits
+have left, and what its last life wrote without committing is swept. Two at once do no harm either: a commit whose
+premise is gone changes nothing (T7).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from lakestream.errors import Fenced
+from lakestream.interfaces import Clock
+from lakestream.metadata.replica import Replica
+from lakestream.model.streams import MERGED, WalObject
+from lakestream.model.wal_object import merged_key, wal_key
+from lakestream.pipeline.freshness import Freshness
+from lakestream.pipeline.land import Lander
+from lakestream.pipeline.planner import RoundLimits, TopicWork, choose
+from lakestream.pipeline.rounds import Engine, carry_out
+from lakestream.pipeline.sweep import RoundName
+from lakestream.pipeline.tasks import Failed, Source
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.25
+"""How soon a change of the state is looked at."""
+IDLE_S = 5.0
+ROUND_MEMORY = 0.3
+"""How much the last round counts in what the next is expected to take."""
+REPORT_EVERY_S = 60.0
+SWEEP_FIRST_S, SWEEP_EVERY_S = 10.0, 300.0
+OBSOLETE_GRACE_S = 600.0
+FAILURES_UNTOLD = 3
+"""A failure that may pass is told in the state only when it has come so often in a row."""
+EXPECTED_MAX_S = 4.0
+"""A round that lands a backlog takes long, and says nothing of the small ones that follow."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the pipeline did so far."""
+
+    rounds: int = 0
+    commits: int = 0
+    failures: int = 0
+    records: int = 0
+    wal_bytes: int = 0
+    files: int = 0
+    round_s: float = 0.5
+    """What a round is expected to take."""
+
+
+class Driver:
+    """Runs rounds until it is told to stop."""
+
+    def __init__(
+        self, replica: Replica, lander: Lander, engine: Engine, clock: Clock, freshness: Freshness, limits: RoundLimits,
+        root: str,
+    ) -> None:  # fmt: skip
+        self.figures = Figures()
+        self.freshness = freshness
+        self._replica = replica
+        self._lander = lander
+        self._engine = engine
+        self._clock = clock
+        self._limits = limits
+        self._root = root
+        self._epoch = 0
+        self._round = 0
+        self._settled = 0
+        self._folded = asyncio.Event()
+        self._reported = clock.monotonic()
+        self._told_rounds = 0
+        self._sweep_at = self._reported + SWEEP_FIRST_S
+        self._swept = 0
+        self._untidy = False
+        self._stopping = False
+        self._sweeping: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._sweeping.set_result(0)
+        replica.on_fold.append(self._folded.set)
+
+    def settled(self) -> tuple[int, int]:
+        """The last round of this epoch whose files are all committed or removed, as heartbeats tell it (T12)."""
+        return self._settled if self._replica.epoch == self._epoch else 0, 0
+
+    def stop(self) -> None:
+        """No further round after this one."""
+        self._stopping = True
+        self._folded.set()
+
+    async def run(self) -> int:
+        """Until stopped: 0. Raises JobFailed if the engine is dead, Halted if the replica is."""
+        try:
+            while not self._stopping:
+                if self._replica.halted is not None:
+                    raise self._replica.halted
+                pause = await self.step() if self._replica.epoch else TICK_S
+                await self._tidy()
+                self._report()
+                self._folded.clear()
+                if pause:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._folded.wait(), min(pause, IDLE_S))
+                    await asyncio.sleep(min(TICK_S, pause))
+            return 0
+        finally:
+            self._sweeping.cancel()
+
+    async def step(self) -> float:
+        """One round if one is due; how long there is time until the next."""
+        state = self._replica.state
+        await self._lander.make_tables()
+        due, next_s = self.freshness.due(state, self._clock.monotonic(), self.figures.round_s)
+        if not due:
+            return next_s
+        await self.round(due)
+        return 0.0
+
+    async def drain(self) -> int:
+        """Land everything that waits now, whatever its freshness; how many topics could not."""
+        await self._replica.catch_up()
+        await self._lander.make_tables()
+        bad: set[bytes] = set()
+        while works := choose(self._replica.state, self.freshness.wanted(self._replica.state) - bad, self._limits):
+            landed = await self.round([work.topic_id for work in works])
+            bad |= {work.topic_id for work in works} - landed
+        return len(bad)
+
+    async def sweep(self) -> int:
+        """Remove what rounds that are over left behind, of this life and of earlier ones; how many files."""
+        topics = list(self._replica.state.catalog.landings)
+        return sum([await self._lander.sweep_table(topic_id) for topic_id in topics])
+
+    async def round(self, topic_ids: Sequence[bytes]) -> set[bytes]:
+        """One round of these topics; those that landed. Raises Fenced without an epoch."""
+        if not self._replica.epoch:
+            raise Fenced("a round needs an epoch to belong to")
+        began = self._clock.monotonic()
+        since = self.freshness.began(topic_ids)
+        state = self._replica.state
+        name = self._next_round()
+        works = choose(state, topic_ids, self._limits)
+        folders, outcomes = await self._lander.open_round(name, works)
+        ready = [work for work in works if work.topic_id in folders]
+        if ready:
+            sources = sources_of(state.cluster, state.streams.objects, ready)
+            answers, whole = await carry_out(self._engine, ready, self._limits, self._root, sources, folders)
+            outcomes |= answers
+            self._untidy |= not whole
+        results = await asyncio.gather(
+            *(
+                self._lander.finish(work, outcomes[work.topic_id], folders.get(work.topic_id, ""), name.epoch)
+                for work in works
+            )
+        )
+        if name.epoch == self._epoch:
+            self._settled = name.round
+        now = self._clock.monotonic()
+        for work, failed in zip(works, results, strict=True):
+            if failed is None:
+                self.freshness.landed(self._replica.state, work.topic_id, began)
+            else:
+                self._untidy = True
+                await self._set_back(failed, since.get(work.topic_id, began), now)
+        landed = {work.topic_id for work, failed in zip(works, results, strict=True) if failed is None}
+        self._count([work for work in works if work.topic_id in landed], len(works), now - began)
+        return landed
+
+    def _next_round(self) -> RoundName:
+        """Rounds are numbered in each epoch from 1: whoever sweeps can tell by both when one is over."""
+        if self._replica.epoch != self._epoch:
+            self._epoch, self._round, self._settled = self._replica.epoch, 0, 0
+        self._round += 1
+        return RoundName(self._replica.member_id, self._epoch, self._round)
+
+    async def _set_back(self, failed: Failed, since: float, now: float) -> None:
+        """The topic waits, alone; people are told in the state when it does not go away by itself."""
+        setback = self.freshness.failed(failed.topic_id, failed.reason, since, now)
+        topic = self._replica.state.topics.by_id.get(failed.topic_id)
+        if topic is None:
+            return
+        told = failed.lasting or setback.failures >= FAILURES_UNTOLD
+        say = log.error if told and setback.failures in (1, FAILURES_UNTOLD) else log.warning
+        say("topic %s waits and is tried again in %.0f s: %s", topic.name, setback.again_at - now, failed.reason)
+        if told:
+            await self._lander.hold(failed.topic_id, failed.reason)
+
+    def _count(self, landed: Sequence[TopicWork], topics: int, took_s: float) -> None:
+        figures = self.figures
+        figures.rounds += 1
+        figures.commits += len(landed)
+        figures.failures += topics - len(landed)
+        figures.records += sum(one.end - one.start for work in landed for one in work.ranges)
+        figures.wal_bytes += sum(work.size for work in landed)
+        figures.round_s += (min(took_s, EXPECTED_MAX_S) - figures.round_s) * ROUND_MEMORY
+        log.debug("a round landed %d of %d topics in %.2f s", len(landed), topics, took_s)
+
+    async def _tidy(self) -> None:
+        """Beside the rounds: what those of ended epochs and failed ones left, and what commits made unreachable."""
+        now, epochs = self._clock.monotonic(), self._replica.state.members.next_epoch
+        if now >= self._sweep_at and (self._untidy or epochs != self._swept) and self._sweeping.done():
+            self._sweep_at, self._swept, self._untidy = now + SWEEP_EVERY_S, epochs, False
+            self._sweeping = asyncio.ensure_future(self.sweep())
+        await self._lander.delete_obsolete(OBSOLETE_GRACE_S)
+
+    def _report(self) -> None:
+        now = self._clock.monotonic()
+        figures = self.figures
+        if now - self._reported >= REPORT_EVERY_S and figures.rounds != self._told_rounds:
+            self._reported, self._told_rounds = now, figures.rounds
+            log.info(
+                "landed %d records in %d commits and %d rounds so far; a round takes %.2f s, the oldest waits %.1f s",
+                figures.records, figures.commits, figures.rounds, figures.round_s, self.freshness.lag_s(now),
+            )  # fmt: skip
+
+
+def sources_of(cluster: str, objects: Mapping[int, WalObject], works: Sequence[TopicWork]) -> dict[int, Source]:
+    """The objects that the slices lie in, by their numbers."""
+    numbers = {one.object for work in works for one in work.slices}
+    return {number: source_of(cluster, objects[number]) for number in numbers}
+
+
+def source_of(cluster: str, one: WalObject) -> Source:
+    named = merged_key if one.kind == MERGED else wal_key
+    return Source(named(cluster, one.member, one.epoch, one.tick), one.kind == MERGED)

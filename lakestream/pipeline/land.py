@@ -1,0 +1,308 @@
+"""Landing: the files that workers wrote become rows of a topic's table, by one command that also moves its progress.
+
+    files -> manifests and metadata.json (nobody refers to them yet) -> CommitTables (T6, T7)
+
+A crash before the command leaves files that nobody needs, one after it nothing to do. A command that is refused because
+the table has moved on is made again on top of what is there now, but only if the progress is still the same; if it is
+not, another pipeline was faster, and our files go.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+from lakestream.data.tables.file_stats import FileStats, add_digests
+from lakestream.data.tables.iceberg import Commit, Committer
+from lakestream.data.tables.manifests import NewFile
+from lakestream.data.tables.progress import Range
+from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.table_metadata import Table
+from lakestream.data.tables.topic_table import STREAM_ORDER, TOPIC_ID_PROPERTY, new_topic_table
+from lakestream.errors import Corrupt, Fenced, LakestreamError, Missing, Unknown
+from lakestream.interfaces import Clock
+from lakestream.metadata.replica import Replica
+from lakestream.model.catalog import CatalogTable, CommitTables, HoldTopic, TableChange
+from lakestream.model.catalog_landing import LandedRange
+from lakestream.model.catalog_names import STREAMS, Warehouse, root_of
+from lakestream.model.reasons import No, Reason
+from lakestream.model.topics import Topic
+from lakestream.pipeline.freshness import is_table
+from lakestream.pipeline.planner import TopicWork, wanted_from
+from lakestream.pipeline.sweep import RoundName, candidates, referenced
+from lakestream.pipeline.tasks import Failed, Landed
+
+log = logging.getLogger(__name__)
+
+COMMIT_ATTEMPTS = 8
+COMMITS_AT_ONCE = 8
+HELD_BY_US = "landing: "
+"""How the reasons of our own holds begin: those we may release."""
+MAKE_AGAIN_S = 10.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Lander:
+    """Makes topics' tables, and commits to them."""
+
+    def __init__(
+        self, replica: Replica, store: TableStore, warehouse: Callable[[], Warehouse], clock: Clock, random: Random
+    ) -> None:
+        self._replica = replica
+        self._store = store
+        self._warehouse = warehouse
+        self._clock = clock
+        self._random = random
+        self._committer = Committer(store, random)
+        self._pool = ThreadPoolExecutor(COMMITS_AT_ONCE, "land")
+        self._tables: dict[bytes, Table] = {}
+        self._not_made: dict[bytes, float] = {}
+        self.obsolete: list[tuple[float, tuple[str, ...]]] = []
+        """Files that nobody can reach since the time given; to be deleted after a grace (T11)."""
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._committer.close()
+
+    # -- tables -----------------------------------------------------------------------------------------------------
+
+    async def make_tables(self) -> None:
+        """Every topic that wants a table has one, even before its first record."""
+        catalog, now = self._replica.state.catalog, self._clock.monotonic()
+        topics = [
+            topic
+            for topic in self._replica.state.topics.by_id.values()
+            if topic.id not in catalog.landings and is_table(self._replica.state, topic.id)
+            and self._not_made.get(topic.id, now) <= now
+        ]  # fmt: skip
+        made = await asyncio.gather(*(self._table(topic) for topic in topics))
+        for topic, table in zip(topics, made, strict=True):
+            if isinstance(table, Failed):
+                log.warning("topic %s has no table yet: %s", topic.name, table.reason)
+                self._not_made[topic.id] = now + MAKE_AGAIN_S
+
+    async def open_round(
+        self, name: RoundName, works: Sequence[TopicWork]
+    ) -> tuple[dict[bytes, str], dict[bytes, Landed | Failed]]:
+        """Where the files of each topic go in this round; why some cannot take part in it."""
+        topics = [self._replica.state.topics.by_id[work.topic_id] for work in works]
+        tables = await asyncio.gather(*(self._table(topic) for topic in topics))
+        folders: dict[bytes, str] = {}
+        refused: dict[bytes, Landed | Failed] = {}
+        for topic, table in zip(topics, tables, strict=True):
+            if isinstance(table, Failed):
+                refused[topic.id] = table
+            else:
+                folders[topic.id] = f"{table.metadata.location}/data/{name.member}-{name.epoch}-{name.round}"
+        return folders, refused
+
+    async def _table(self, topic: Topic) -> Table | Failed:
+        """The topic's table as it is now, made if there is none; or why it cannot be landed in (T2)."""
+        landing = self._replica.state.catalog.landings.get(topic.id)
+        if landing is not None and landing.held and not landing.held.startswith(HELD_BY_US):
+            return Failed(topic.id, f"held: {landing.held}", False)
+        try:
+            bound = self._replica.state.catalog.of_topic(topic.id)
+            table = await self._make(topic) if bound is None else await self._load(topic, bound)
+        except Missing as error:
+            return Failed(topic.id, f"the table's metadata is lost: {error}", True)
+        except Corrupt as error:
+            return Failed(topic.id, f"the table's metadata: {error}", True)
+        except LakestreamError as error:
+            return Failed(topic.id, str(error), False)
+        if isinstance(table, No):
+            return Failed(topic.id, f"the table cannot be made: {table.message}", True)
+        if table.metadata.properties.get(TOPIC_ID_PROPERTY) != str(UUID(bytes=topic.id)):
+            return Failed(topic.id, "the table belongs to another topic, by its properties", True)
+        return table
+
+    async def _load(self, topic: Topic, bound: CatalogTable) -> Table:
+        known = self._tables.get(topic.id)
+        if known is None or known.metadata_location != bound.location:
+            known = self._tables[topic.id] = await self._off(self._committer.load, bound.location)
+        if known.metadata.uuid != bound.uuid:
+            raise Corrupt(f"{bound.location} is of table {known.metadata.uuid}, not {bound.uuid}")
+        return known
+
+    async def _make(self, topic: Topic) -> Table | No:
+        uuid = str(UUID(int=self._random.getrandbits(128), version=4))
+        metadata = new_topic_table(
+            table_uuid=uuid,
+            topic_id=topic.id,
+            location=self._warehouse().place_for(STREAMS, topic.name, uuid),
+            now_ms=self._clock.wall_ms(),
+        )
+        table = await self._off(self._committer.create, metadata)
+        change = TableChange(STREAMS, topic.name, uuid, "", table.metadata_location, topic_id=topic.id)
+        outcome = await self._replica.propose(CommitTables([change]))
+        if isinstance(outcome, No):
+            await self._off(self._store.delete, [table.metadata_location])
+            return outcome
+        self._tables[topic.id] = table
+        return table
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    async def finish(self, work: TopicWork, outcome: Landed | Failed, folder: str, epoch: int) -> Failed | None:
+        """Commit what workers wrote for a topic; why not, if not. What is certainly not needed is removed.
+
+        Only in the epoch that the files were written in: when it has ended, others may sweep them already (T12).
+        """
+        failed: Failed | None
+        certain = True
+        if isinstance(outcome, Failed):
+            failed = outcome
+        else:
+            failed, certain = await self._commit(work, outcome.files, epoch)
+        if failed is not None and certain and folder:
+            await self._sweep(folder)
+        return failed
+
+    async def _commit(self, work: TopicWork, files: Sequence[FileStats], epoch: int) -> tuple[Failed | None, bool]:
+        """Why the work did not land, and whether it certainly did not."""
+        landed = ranges_of(work, files)
+        if isinstance(landed, Failed):
+            return landed, True
+        for _ in range(COMMIT_ATTEMPTS):
+            topic = self._replica.state.topics.by_id.get(work.topic_id)
+            if topic is None:
+                return Failed(work.topic_id, "the topic was deleted meanwhile", False), True
+            if not self._follows(topic, work):
+                return Failed(work.topic_id, "the progress moved meanwhile: another pipeline was faster", False), True
+            table = await self._table(topic)
+            if isinstance(table, Failed):
+                return table, True
+            commit = await self._prepare(table, work, files)
+            if isinstance(commit, Failed):
+                return commit, True
+            try:
+                outcome = await self._swap(topic, commit, landed, epoch)
+            except LakestreamError as error:
+                return Failed(work.topic_id, str(error), False), False
+            if not isinstance(outcome, No):
+                self._tables[topic.id] = commit.table
+                if commit.obsolete:
+                    self.obsolete.append((self._clock.monotonic(), commit.obsolete))
+                return None, True
+            await self._off(self._store.delete, commit.written)
+            if outcome.reason != Reason.STALE_PREMISE:
+                return Failed(work.topic_id, outcome.message, outcome.reason != Reason.TOPIC_HELD), True
+            await self._replica.catch_up()
+        return Failed(work.topic_id, f"others committed {COMMIT_ATTEMPTS} times in between", False), True
+
+    def _follows(self, topic: Topic, work: TopicWork) -> bool:
+        streams = [self._replica.state.streams.by_id[topic.streams[one.partition]] for one in work.ranges]
+        return all(
+            stream.landed <= one.start <= wanted_from(stream)
+            for stream, one in zip(streams, work.ranges, strict=True)
+        )
+
+    async def _prepare(self, table: Table, work: TopicWork, files: Sequence[FileStats]) -> Commit | Failed:
+        try:
+            return await self._off(
+                self._committer.append,
+                table,
+                [NewFile(stats=stats, sort_order_id=STREAM_ORDER) for stats in files],
+                [Range(*one) for one in work.ranges],
+                now_ms=self._clock.wall_ms(),
+            )
+        except ValueError as error:
+            return Failed(work.topic_id, f"the table's progress contradicts the state's: {error}", True)
+        except LakestreamError as error:
+            return Failed(work.topic_id, str(error), isinstance(error, Corrupt | Missing))
+
+    async def _swap(self, topic: Topic, commit: Commit, landed: list[LandedRange], epoch: int) -> Any:
+        """The one command. If its answer is lost, the state tells what became of it (T7)."""
+        landing = self._replica.state.catalog.landings.get(topic.id)
+        if landing is not None and landing.held.startswith(HELD_BY_US):
+            await self._replica.propose(HoldTopic(topic.id, ""))
+        location = commit.table.metadata_location
+        change = TableChange(
+            STREAMS, topic.name, commit.table.metadata.uuid, commit.base, location, topic_id=topic.id, landed=landed,
+            snapshot=commit.snapshot_id,
+        )  # fmt: skip
+        if self._replica.epoch != epoch:
+            raise Fenced("the epoch in which the files were written has ended")
+        try:
+            return await self._replica.propose(CommitTables([change]))
+        except (Unknown, Fenced):
+            await self._replica.catch_up()
+            bound = self._replica.state.catalog.of_topic(topic.id)
+            if bound is not None and bound.location == location:
+                return 1
+            raise
+
+    async def hold(self, topic_id: bytes, reason: str) -> None:
+        """Say in the state why a topic waits, once."""
+        landing = self._replica.state.catalog.landings.get(topic_id)
+        wanted = f"{HELD_BY_US}{reason}"
+        held = landing.held if landing is not None else ""
+        if held and (held == wanted or not held.startswith(HELD_BY_US)):
+            return
+        try:
+            await self._replica.propose(HoldTopic(topic_id, wanted))
+        except LakestreamError as error:
+            log.warning("the reason why a topic waits could not be noted: %s", error)
+
+    async def _sweep(self, folder: str) -> None:
+        """Remove all that a round wrote for a topic that did not commit it."""
+        try:
+            found = await self._off(self._store.list, f"{folder}/")
+            await self._off(self._store.delete, [uri for uri, _ in found])
+        except LakestreamError as error:
+            log.warning("files of a round that failed are left for the next sweep: %s", error)
+
+    async def sweep_table(self, topic_id: bytes) -> int:
+        """Remove the orphans of one table (T12); how many. List first, then fold to the end, then judge."""
+        bound = self._replica.state.catalog.of_topic(topic_id)
+        if bound is None:
+            return 0
+        try:
+            found = await self._off(self._store.list, f"{root_of(bound.location)}/data/")
+            await self._replica.catch_up()
+            bound = self._replica.state.catalog.of_topic(topic_id)
+            suspects = candidates([uri for uri, _ in found], self._replica.state)
+            if bound is None or not suspects:
+                return 0
+            known = await self._off(referenced, self._store, bound.location)
+            orphans = [uri for uri in suspects if uri not in known]
+            await self._off(self._store.delete, orphans)
+        except LakestreamError as error:
+            log.warning("a table could not be swept: %s", error)
+            return 0
+        if orphans:
+            log.info("removed %d files of rounds that did not end", len(orphans))
+        return len(orphans)
+
+    async def delete_obsolete(self, grace_s: float) -> None:
+        """Remove what commits made unreachable, once readers of older snapshots had their time (T11)."""
+        due = self._clock.monotonic() - grace_s
+        while self.obsolete and self.obsolete[0][0] <= due:
+            _, uris = self.obsolete.pop(0)
+            try:
+                await self._off(self._store.delete, uris)
+            except LakestreamError as error:
+                log.warning("files that nobody reaches are left: %s", error)
+
+    async def _off(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Off the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+
+def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] | Failed:
+    """What the state remembers of each range (T16). Every offset of a range has to be a row."""
+    digests = add_digests(stats.digests for stats in files)
+    found = []
+    for one in work.ranges:
+        digest = digests.get(one.partition)
+        records = digest.records if digest is not None else 0
+        if digest is None or records != one.end - one.start:
+            told = f"offsets {one.start} to {one.end} of partition {one.partition} gave {records} records"
+            return Failed(work.topic_id, told, True)
+        found.append(LandedRange(one.partition, one.start, one.end, records, digest.hash))
+    return found

@@ -1,0 +1,152 @@
+"""The pipeline as a process: Spark, a member of the cluster, and the driver between them, from start to stop.
+
+    fold the log beside starting Spark -> warm up -> join -> rounds -> SIGTERM: end the round -> leave -> stop Spark
+
+There is one pipeline at a time. A new one takes the member's id over at once, which ends the old one's epoch; the old
+one then stands by until the new one is gone.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from lakestream.data.tables.store import open_table_store
+from lakestream.interfaces import Clock, CommandLog, Wal
+from lakestream.metadata.membership import Membership, Timing
+from lakestream.metadata.replica import Replica
+from lakestream.model.catalog_names import Warehouse
+from lakestream.model.commands import LEVEL, Register
+from lakestream.pipeline.driver import Driver
+from lakestream.pipeline.freshness import Freshness, FreshnessLimits
+from lakestream.pipeline.land import Lander
+from lakestream.pipeline.planner import RoundLimits
+from lakestream.pipeline.spark import Spark
+from lakestream.pipeline.worker import land_task
+
+log = logging.getLogger(__name__)
+
+MEMBER_ID = 1_000_000
+"""The member that a cluster's pipeline is; brokers count from 0."""
+ROLE = "pipeline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a pipeline runs."""
+
+    root: str
+    """The URI of the folder or bucket that records and tables live in."""
+    master: str = "local[*]"
+    member_id: int = MEMBER_ID
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of Spark."""
+    timing: Timing = field(default_factory=Timing)
+    limits: RoundLimits = field(default_factory=RoundLimits)
+    freshness: FreshnessLimits = field(default_factory=FreshnessLimits)
+    drain_s: float = 10.0
+    once: bool = False
+    """Land what waits, then stop."""
+
+
+class OneAtATime(Membership):
+    """Joins at once when the process starts; later only when no other incarnation of this member lives."""
+
+    joined = False
+
+    async def join(self) -> None:
+        if self.joined:
+            log.info("another pipeline has taken over; waiting until it is gone")
+        free = asyncio.Event()
+
+        def look() -> None:
+            if not self.joined or not self._taken():
+                free.set()
+
+        self._replica.on_fold.append(look)
+        look()
+        await free.wait()
+        self._replica.on_fold.remove(look)
+        await super().join()
+        self.joined = True
+
+    def _taken(self) -> bool:
+        member = self._replica.state.members.by_id.get(self._replica.member_id)
+        return member is not None and member.alive
+
+
+class Pipeline:
+    """The parts of one process."""
+
+    def __init__(self, command_log: CommandLog, wal: Wal, clock: Clock, random: Random, options: Options) -> None:
+        self._options = options
+        self._clock = clock
+        self._random = random
+        self.replica = Replica(command_log, wal, clock, options.member_id)
+        about = Register(b"", "", ROLE, "", 0, "", os.getpid(), LEVEL)
+        self.membership = OneAtATime(self.replica, clock, random, about, options.timing)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End the round that is under way, then everything."""
+        self._stopping.set()
+
+    async def run(self, on_ready: Callable[[], None]) -> int:
+        """Until stopped; an exit code. Raises NoJava or SparkFailed if Spark cannot start, JobFailed if it died."""
+        starting = asyncio.ensure_future(asyncio.to_thread(Spark.start, self._options.master, self._options.conf))
+        try:
+            await self.replica.start()
+            spark = await starting
+        except BaseException:
+            await asyncio.gather(starting, return_exceptions=True)
+            await self.replica.stop()
+            raise
+        try:
+            return await self._work(spark, on_ready)
+        finally:
+            await asyncio.to_thread(spark.stop)
+            await self.replica.stop()
+
+    async def _work(self, spark: Spark, on_ready: Callable[[], None]) -> int:
+        await asyncio.to_thread(spark.warm_up, land_task)
+        options, replica = self._options, self.replica
+        store = open_table_store(options.root)
+        lander = Lander(replica, store, self._warehouse, self._clock, self._random)
+        driver = Driver(
+            replica, lander, spark, self._clock, Freshness(options.freshness), options.limits, options.root
+        )
+        self.membership.settled = driver.settled
+        await self.membership.join()
+        on_ready()
+        log.info("lands with Spark at %s, %d tasks at a time", options.master, spark.slots)
+        beating = asyncio.create_task(self.membership.run(), name="membership")
+        working = asyncio.create_task(self._drained(driver) if options.once else driver.run(), name="driver")
+        stopping = asyncio.create_task(self._stopping.wait(), name="stop")
+        try:
+            await asyncio.wait([working, stopping, beating], return_when=asyncio.FIRST_COMPLETED)
+            driver.stop()
+            await asyncio.wait([working], timeout=options.drain_s)
+            return await working if working.done() else 1
+        finally:
+            for task in (working, stopping, beating):
+                task.cancel()
+            await asyncio.gather(working, stopping, beating, return_exceptions=True)
+            await self.membership.leave()
+            lander.close()
+
+    async def _drained(self, driver: Driver) -> int:
+        waiting = await driver.drain()
+        await driver.sweep()
+        if waiting:
+            log.error("%d topics could not be landed", waiting)
+        return 1 if waiting else 0
+
+    def _warehouse(self) -> Warehouse:
+        return Warehouse(warehouse_uri(self._options.root, self.replica.state.cluster))
+
+
+def warehouse_uri(root: str, cluster: str) -> str:
+    """Where the tables of a cluster lie."""
+    return f"{root}/{cluster}/tables"

@@ -1,0 +1,91 @@
+"""What the driver tells a worker, and what it gets back: a task's description and its answers, as bytes.
+
+Both sides are the same version of this code (the package travels with the application), so these are no stored format.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from lakestream.data.tables.file_stats import FileStats
+from lakestream.pipeline.planner import Share, Slice
+
+
+class Source(NamedTuple):
+    """A WAL object: its key, and whether its batches carry their offsets (merged) or count on from the slice's."""
+
+    key: str
+    stamped: bool
+
+
+class TopicShare(msgspec.Struct, frozen=True, array_like=True):
+    """One topic's part of a task; a slice's `object` is an index into the task's list of objects."""
+
+    topic_id: bytes
+    folder: str
+    """Where its files go, as a URI; nobody else writes there (T12)."""
+    slices: list[Slice]
+
+
+class Task(msgspec.Struct, frozen=True, array_like=True):
+    """Everything that a worker has to know."""
+
+    number: int
+    root: str
+    """The URI of the folder or bucket that keys and tables lie below."""
+    objects: list[Source]
+    topics: list[TopicShare]
+
+
+class Landed(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
+    """A topic's part is done: its files, whole and durable, which nothing refers to yet."""
+
+    topic_id: bytes
+    files: list[FileStats]
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """A topic's part could not be done. `lasting`: it will not go away by itself, so that people should know."""
+
+    topic_id: bytes
+    reason: str
+    lasting: bool
+
+
+Answer = Landed | Failed
+
+_ENCODER = msgspec.msgpack.Encoder()
+_TASK = msgspec.msgpack.Decoder(Task)
+_ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+def describe(
+    number: int, shares: Sequence[Share], root: str, sources: Mapping[int, Source], folders: Mapping[bytes, str]
+) -> Task:
+    """The description of a task: `sources` are the objects by their numbers in the state, `folders` the topics'."""
+    used = sorted({one.object for share in shares for one in share.slices})
+    index = {number: at for at, number in enumerate(used)}
+    topics = [
+        TopicShare(
+            share.topic_id, folders[share.topic_id], [one._replace(object=index[one.object]) for one in share.slices]
+        )
+        for share in shares
+    ]
+    return Task(number, root, [sources[one] for one in used], topics)
+
+
+def pack_task(task: Task) -> bytes:
+    return _ENCODER.encode(task)
+
+
+def unpack_task(body: bytes) -> Task:
+    return _TASK.decode(body)
+
+
+def pack_answers(answers: Iterable[Answer]) -> list[bytes]:
+    return [_ENCODER.encode(answer) for answer in answers]
+
+
+def unpack_answer(body: bytes) -> Answer:
+    return _ANSWER.decode(body)

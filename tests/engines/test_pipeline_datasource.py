@@ -1,0 +1,191 @@
+"""The data source: a topic in Spark, table plus tail, as a batch and as a stream."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from lakestream.errors import Missing
+from lakestream.model.commands import AdvanceLogStart
+from lakestream.model.streams import Stream
+from lakestream.pipeline.datasource import Asked, Lakestream, OptionError, limited
+from lakestream.pipeline.spark import Spark
+from lakestream.pipeline.tail import TAIL_PATH, describe_tail, pack_tail
+from lakestream.pipeline.worker import land_task
+from tests.core import TestBroker, batch
+from tests.pipeline_live import TestPipeline, start_both
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Spark]:
+    running = Spark.start("local[2]")
+    running.warm_up(land_task)
+    running.session.dataSource.register(Lakestream)
+    yield running
+    running.stop()
+
+
+@dataclass
+class World:
+    """A topic of 3 partitions of which 60 records each are in the table and 40 in the tail; timestamps are offsets."""
+
+    spark: Spark
+    broker: TestBroker
+    pipeline: TestPipeline
+    streams: list[Stream]
+    address: str
+
+    def load(self, **options: str) -> Any:
+        reader = self.spark.session.read.format("lakestream").option("broker", self.address)
+        return reader.options(**options).load("t")
+
+    async def add(self, records: int) -> None:
+        for stream in self.streams:
+            values = [b"%d-%d" % (stream.partition, stream.next + n) for n in range(records)]
+            await self.broker.append((stream, batch(*values, timestamp=stream.next)))
+        await self.pipeline.replica.catch_up()
+
+
+@pytest.fixture
+async def world(spark: Spark, tmp_path: Path) -> AsyncIterator[World]:
+    broker, pipeline, _ = await start_both(tmp_path / "data")
+    streams = await broker.topic("t", 3)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(pipeline, f"file://{tmp_path / 'data'}"))
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    made = World(spark, broker, pipeline, streams, f"127.0.0.1:{server.server_port}")
+    await made.add(30)
+    await made.add(30)
+    assert await pipeline.driver.drain() == 0
+    await made.add(20)
+    await made.add(20)
+    yield made
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    await pipeline.stop()
+    await broker.stop()
+
+
+def handler_of(pipeline: TestPipeline, root: str) -> type[BaseHTTPRequestHandler]:
+    """What a broker's HTTP listener does for the data source."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            try:
+                body = pack_tail(describe_tail(pipeline.replica.state, self.path.removeprefix(TAIL_PATH), root))
+            except Missing:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    return Handler
+
+
+def offsets(frame: Any) -> list[tuple[int, int]]:
+    return sorted((row[0], row[1]) for row in frame.select("stream_partition", "stream_offset").collect())
+
+
+def every(start: int, end: int, partitions: range = range(3)) -> list[tuple[int, int]]:
+    return [(partition, offset) for partition in partitions for offset in range(start, end)]
+
+
+async def test_a_batch_read_sees_table_and_tail_without_gap_or_overlap(world: World) -> None:
+    frame = await asyncio.to_thread(lambda: world.load().collect())
+    assert sorted((row.stream_partition, row.stream_offset) for row in frame) == every(0, 100)
+    assert all(bytes(row.value) == b"%d-%d" % (row.stream_partition, row.stream_offset) for row in frame)
+
+
+async def test_offsets_and_timestamps_bound_what_is_read(world: World) -> None:
+    def check() -> None:
+        named = world.load(startingOffsets='{"0": 55, "1": 58, "2": 99}', endingOffsets='{"0": 65, "1": 59}')
+        assert offsets(named) == [*every(55, 65, range(1)), (1, 58), (2, 99)]
+        assert offsets(world.load(startingOffsets="latest")) == []
+        assert offsets(world.load(startingTimestamp="42")) == every(42, 100)
+        assert offsets(world.load(startingTimestamp="73")) == every(73, 100)
+        assert offsets(world.load(startingTimestamp="1000")) == []
+
+    await asyncio.to_thread(check)
+
+
+async def test_filters_on_partition_and_offset_are_pushed_down(world: World) -> None:
+    def check() -> None:
+        frame = world.load(pushFilters="true").where("stream_partition = 1 and stream_offset between 50 and 69")
+        assert offsets(frame.where("value is not null")) == every(50, 70, range(1, 2))
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        assert "Filter" not in plan.split("BatchScan")[0]
+
+    await asyncio.to_thread(check)
+
+
+async def test_a_smaller_schema_reads_only_its_columns(world: World) -> None:
+    def check() -> None:
+        reader = world.spark.session.read.format("lakestream").schema("stream_offset bigint")
+        assert reader.option("broker", world.address).load("t").columns == ["stream_offset"]
+        assert reader.option("broker", world.address).load("t").count() == 300
+
+    await asyncio.to_thread(check)
+
+
+async def test_a_stream_goes_on_where_it_stopped_in_batches_of_the_size_asked_for(world: World, tmp_path: Path) -> None:
+    def run(output: Path) -> list[int]:
+        stream = world.spark.session.readStream.format("lakestream").option("broker", world.address)
+        frame = stream.option("maxRecordsPerBatch", "120").load("t").select("stream_partition", "stream_offset")
+        query = (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(output))
+        )
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    output = tmp_path / "rows"
+    assert await asyncio.to_thread(run, output) == [120, 120, 60]
+    await world.add(10)
+    assert await world.pipeline.driver.drain() == 0
+    await world.add(5)
+    assert await asyncio.to_thread(run, output) == [45]
+    assert await asyncio.to_thread(lambda: offsets(world.spark.session.read.parquet(str(output)))) == every(0, 115)
+
+
+async def test_a_stream_says_when_records_it_has_not_read_are_gone(world: World, tmp_path: Path) -> None:
+    await world.broker.replica.propose(AdvanceLogStart([(world.streams[0].id, 70)]))
+    await world.pipeline.replica.catch_up()
+
+    def run(loss: str) -> None:
+        stream = world.spark.session.readStream.format("lakestream").option("broker", world.address)
+        frame = stream.option("failOnDataLoss", loss).option("startingOffsets", '{"0": 0}').load("t")
+        query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / f"c{loss}"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="failOnDataLoss=false"):
+        await asyncio.to_thread(run, "true")
+    await asyncio.to_thread(run, "false")
+
+
+def test_a_limit_is_shared_so_that_no_partition_is_left_behind() -> None:
+    assert limited({"0": 0, "1": 0}, {"0": 100, "1": 3}, 10) == {"0": 7, "1": 3}
+    assert limited({"0": 5}, {"0": 5, "1": 2}, 10) == {"0": 5, "1": 2}
+    assert sum(limited({}, {str(n): 100 for n in range(7)}, 10).values()) == 10
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"topic": "t", "startingOffsets": "soon"}, {"topic": "t", "maxRecordsPerBatch": "many"}]
+)
+def test_options_that_make_no_sense_are_refused_with_a_reason(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError):
+        Asked.parse(options)

@@ -1,0 +1,97 @@
+"""A broker and a pipeline without Spark on one folder and one command log, for tests of landing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+
+from lakestream.clock import SystemClock
+from lakestream.data.folder import FolderWal
+from lakestream.data.tables.manifests import read_manifest, read_manifest_list
+from lakestream.data.tables.parquet import read_parquet
+from lakestream.data.tables.store import TableStore, open_table_store
+from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.metadata.membership import Membership, Timing
+from lakestream.metadata.replica import Replica
+from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
+from lakestream.model.catalog_names import Warehouse
+from lakestream.model.commands import LEVEL, Register
+from lakestream.pipeline.driver import Driver
+from lakestream.pipeline.freshness import Freshness, FreshnessLimits
+from lakestream.pipeline.land import Lander
+from lakestream.pipeline.planner import RoundLimits
+from lakestream.pipeline.rounds import Engine, Here
+from tests.core import TestBroker, start_broker
+
+PIPELINE = 1_000_000
+
+
+@dataclass
+class TestPipeline:
+    """One pipeline, joined; `driver.drain` lands all that waits."""
+
+    __test__ = False
+    replica: Replica
+    membership: Membership
+    lander: Lander
+    driver: Driver
+    store: TableStore
+
+    async def stop(self) -> None:
+        self.lander.close()
+        await self.replica.stop()
+
+    def rows(self, topic: str) -> pa.Table:
+        """All rows of a topic's table, as its metadata tells."""
+        table = self.replica.state.catalog.tables["streams", topic]
+        return read_rows(self.store, table.location)
+
+
+def live_files(store: TableStore, location: str) -> list[str]:
+    current = TableMetadata.parse(store.get(location)).current
+    if current is None:
+        return []
+    listed = read_manifest_list(store.get(current.manifest_list))
+    manifests = [read_manifest(store.get(one.path), one) for one in listed]
+    return [manifest.entries[at]["data_file"]["file_path"] for manifest in manifests for at in manifest.live()]
+
+
+def read_rows(store: TableStore, location: str) -> pa.Table:
+    tables = [read_parquet(store.get(uri)) for uri in live_files(store, location)]
+    rows = pa.concat_tables(tables) if tables else pa.table({"stream_partition": [], "stream_offset": []})
+    return rows.sort_by([("stream_partition", "ascending"), ("stream_offset", "ascending")])
+
+
+async def start_both(
+    folder: Path, limits: RoundLimits | None = None, engine: Engine | None = None
+) -> tuple[TestBroker, TestPipeline, MemoryLogStore]:
+    log = MemoryLogStore()
+    broker = await start_broker(log, FolderWal(folder))
+    return broker, await start_pipeline(folder, log, limits, engine), log
+
+
+async def start_pipeline(
+    folder: Path,
+    log: MemoryLogStore,
+    limits: RoundLimits | None = None,
+    engine: Engine | None = None,
+    member: int = PIPELINE,
+    seed: int = 7,
+    store_of: Callable[[str], TableStore] = open_table_store,
+) -> TestPipeline:
+    clock, random = SystemClock(), Random(seed)
+    wal = FolderWal(folder)
+    replica = Replica(MemoryLog(log), wal, clock, member)
+    about = Register(b"", "", "pipeline", "", 0, "", 1, LEVEL)
+    membership = Membership(replica, clock, random, about, Timing())
+    await replica.start()
+    await membership.join()
+    root = f"file://{folder}"
+    store = store_of(root)
+    lander = Lander(replica, store, lambda: Warehouse(f"{root}/{replica.state.cluster}/tables"), clock, random)
+    freshness = Freshness(FreshnessLimits())
+    driver = Driver(replica, lander, engine or Here(), clock, freshness, limits or RoundLimits(), root)
+    membership.settled = driver.settled
+    return TestPipeline(replica, membership, lander, driver, store)
