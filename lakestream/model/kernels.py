@@ -243,6 +243,8 @@ def find_max_timestamp(address: int, length: int, count: int, base_timestamp: in
 
 def warm() -> None:
     """Run every kernel once, so that no request waits for code to be compiled or paged in."""
+    from lakestream.model import produce_kernels  # which imports this module
+
     section = b"\x0c\x00\x00\x00\x01\x01\x00"
     scratch = bytearray(8 + 4 * FIELDS)
     address, output = address_of(section), address_of(scratch)
@@ -251,3 +253,4 @@ def warm() -> None:
     assert find_timestamp(address, len(section), 1, 0, 0) == (0, 0)
     assert find_max_timestamp(address, len(section), 1, 0) == (0, 0)
     assert lz4_bound(address, len(section)) == zstd_bound(address, len(section)) == -1
+    produce_kernels.warm()

@@ -193,26 +193,28 @@ def _batch(start: int, length: int, earliest: int, latest: int, row: int) -> boo
 
 
 @njit(
-    "UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)",
+    "UniTuple(int64, 3)(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)",
     cache=True,
     nogil=True,
 )
 def find_run(
     position: int, end: int, limit: int, version: int, prefix: int, prefix_size: int, partitions: int, longest: int,
     earliest: int, latest: int, table: int,
-) -> tuple[int, int]:  # fmt: skip
-    """How many simple requests, `limit` at most, stand one behind the other from `position` on, and where they end.
+) -> tuple[int, int, int]:  # fmt: skip
+    """How many simple requests, `limit` at most, stand in a row from `position` on, where they end, and their bytes.
 
     Simple is a Produce request with the remembered prefix, of one partition below `partitions` and one sound,
-    uncompressed batch of at most `longest` bytes, whose timestamps lie in [earliest, latest].
+    uncompressed batch of at most `longest` bytes, whose timestamps lie in [earliest, latest]. The bytes are those of the batches.
     """
     flexible = 1 if version >= 9 else 0
     # Behind the prefix: the partition, the length of the records at its shortest, a batch's header.
     least = 8 + prefix_size + 5 + HEADER_SIZE
     found = 0
+    total = 0
     while found < limit and end - position >= 4 + least:
         size = big32(position)
         stop = position + 4 + size
+        # The number of the API is two bytes of 0 in front of the version.
         if size < least or size > end - position - 4 or big32(position + 4) != version:
             break
         at = position + 12 + prefix_size
@@ -228,18 +230,14 @@ def find_run(
         store64(row + 8 * CORRELATION, big32(position + 8))
         store64(row + 8 * PARTITION, partition)
         found += 1
+        total += length
         position = stop
-    return found, position
+    return found, position, total
 
 
-@njit("int64(int64, int64, int64, int64, int64)", cache=True, nogil=True)
-def join_batches(table: int, order: int, count: int, body: int, rows: int) -> int:
-    """Copy the batches of a table, in this order, behind each other to `body`, and write the rows of an `Append`.
-
-    `body` has the address of the object's first byte less nothing; positions in rows count from there, so the caller
-    says where the first batch goes by the position that is stored at `rows`. Returns the position behind the last.
-    """
-    position = native64(rows)
+@njit("void(int64, int64, int64, int64, int64, int64)", cache=True, nogil=True)
+def join_batches(table: int, order: int, count: int, body: int, position: int, rows: int) -> None:
+    """Copy the batches of a table, in this order, to `body` from `position` on, and write the rows of an `Append`."""
     for index in range(count):
         source = table + _ROW * native64(order + 8 * index)
         length = native64(source + 8 * LENGTH)
@@ -255,7 +253,6 @@ def join_batches(table: int, order: int, count: int, body: int, rows: int) -> in
         store32(row + 32, native64(source + 8 * EPOCH))
         store32(row + 34, native64(source + 8 * SEQUENCE))
         position += length
-    return position
 
 
 @njit("int64(int64, int64, int64, int64)", cache=True, nogil=True)
@@ -268,7 +265,7 @@ def stamp_batches(body: int, rows: int, count: int, results: int) -> int:
             row = rows + ROW_BYTES * index
             batch = body + (native64(row + 8) & 0xFFFFFFFF)
             store64(batch, swapped64(base))
-            store32(batch + 12, LEADER_EPOCH)
+            store32(batch + 12, swapped64(LEADER_EPOCH) >> 32)
             records += native64(row + 4) & 0xFFFFFFFF
     return records
 
@@ -295,3 +292,14 @@ def write_answers(
         if start_at >= 0:
             store64(answer + start_at, swapped64(native64(row + 8 * LOG_START)))
     return count
+
+
+def warm() -> None:
+    """Run every kernel once; kernels.py's `warm` calls this."""
+    scratch = np.zeros(2 * COLUMNS, np.int64)
+    address = int(scratch.ctypes.data)
+    assert find_run(address, address, 1, 9, address, 0, 1, 0, 0, 0, address) == (0, address, 0)
+    join_batches(address, address, 0, address, 0, address)
+    assert stamp_batches(address, address, 0, address) == 0
+    assert write_answers(address, 0, address, address, 0, 0, 0, address) == 0
+    assert crc32c(address, 0) == 0

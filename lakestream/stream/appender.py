@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
-from typing import Protocol
+from typing import Protocol, cast
 
 from lakestream.errors import Exists, Fenced, LakestreamError, Missing, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
@@ -22,10 +22,12 @@ from lakestream.metadata.replica import Replica
 from lakestream.metrics import ACK_SECONDS, Histogram
 from lakestream.model.batch import stamp
 from lakestream.model.commands import APPEND
+from lakestream.model.produce_kernels import STREAM
 from lakestream.model.reasons import No
 from lakestream.model.state import Outcome
 from lakestream.model.streams import AppendRow, pack_append
 from lakestream.model.wal_object import HEADER, HEADER_BYTES, lay_out, tick_tail, wal_key
+from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits
 
@@ -73,22 +75,36 @@ class Submission:
         self.results = [0] * len(rows)
 
 
+Submitted = Batches | ManyBatches
+
+
 class Tick:
-    """One WAL object on its way."""
+    """One WAL object on its way. What it holds is in `rows` and `owners`, or in `joined` if some of it came in tables."""
 
-    __slots__ = ("body", "epoch", "failed", "number", "owners", "rows", "since", "size", "submissions", "written")
+    __slots__ = (
+        "body", "epoch", "failed", "joined", "number", "owners", "rows", "since", "size", "submissions", "written",
+    )  # fmt: skip
 
-    def __init__(self, number: int, epoch: int, submissions: list[Batches], since: float) -> None:
+    def __init__(self, number: int, epoch: int, submissions: list[Submitted], since: float) -> None:
         self.number = number
         self.epoch = epoch
         self.submissions = submissions
         self.since = since
         self.rows: list[AppendRow] = []
         self.owners: list[tuple[Batches, int]] = []
+        self.joined: JoinedTables | None = None
         self.body = bytearray()
         self.size = 0
         self.written = False
         self.failed: LakestreamError | None = None
+
+    def streams(self) -> set[int]:
+        return {row[0] for row in self.rows} if self.joined is None else self.joined.streams()
+
+    def payload(self) -> bytes:
+        """Of the `Append` that makes it known."""
+        joined = self.joined
+        return pack_append(self.number, self.size, self.rows) if joined is None else joined.payload(self.number, self.size)
 
 
 class AppendStats:
@@ -117,7 +133,7 @@ class Appender:
         self.stats = AppendStats()
         self.on_pressure: Callable[[bool], None] = lambda full: None
         """Called with True when too much is under way, so that sockets pause, and with False when it is less again."""
-        self._gathered: list[Batches] = []
+        self._gathered: list[Submitted] = []
         self._gathered_bytes = 0
         self._under_way_bytes = 0
         self._full = False
@@ -132,7 +148,7 @@ class Appender:
         self._quiet = asyncio.Event()
         self._quiet.set()
 
-    def submit(self, submission: Batches) -> None:
+    def submit(self, submission: Submitted) -> None:
         """Take the batches of one request, in the order of calls. Never blocks; watch `on_pressure`."""
         if not self._replica.epoch:
             submission.release()
@@ -199,12 +215,12 @@ class Appender:
         if not self._gathered or self._writing >= self._limits.uploads:
             return
         tick = Tick(self._next_tick, self._replica.epoch, self._take(), self._clock.monotonic())
-        self._crowd = len(tick.submissions)
+        self._crowd = sum(len(one.table) if isinstance(one, ManyBatches) else 1 for one in tick.submissions)
         self._next_tick += 1
         self._order.append(tick)
         if not tick.epoch:
             self._fail(tick, Fenced("this broker has no epoch"))
-            self._release(tick)
+            self._release(tick.submissions)
             self._settle()
             return
         tail = self._join(tick)
@@ -213,7 +229,7 @@ class Appender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _take(self) -> list[Batches]:
+    def _take(self) -> list[Submitted]:
         """Up to about one tick's bytes, whole submissions, the oldest first."""
         if self._gathered_bytes <= self._limits.tick_bytes:
             taken, self._gathered = self._gathered, []
@@ -231,7 +247,10 @@ class Appender:
 
     def _join(self, tick: Tick) -> bytes:
         """Order the batches by stream, join them once, and let go of the buffers they came in."""
-        items = [(row[0], one, index) for one in tick.submissions for index, row in enumerate(one.rows)]
+        if any(isinstance(one, ManyBatches) for one in tick.submissions):
+            return self._join_tables(tick)
+        plain = cast(list[Batches], tick.submissions)
+        items = [(row[0], one, index) for one in plain for index, row in enumerate(one.rows)]
         items.sort(key=itemgetter(0))
         parts: list[bytes | memoryview] = [HEADER]
         lengths: list[list[int]] = []
@@ -251,14 +270,24 @@ class Appender:
             position += length
         tick.body = bytearray().join(parts)
         parts.clear()
-        self._release(tick)
+        self._release(tick.submissions)
         tail = tick_tail(tick.body, lay_out((stream, length, batches) for stream, length, batches in lengths))
         tick.size = len(tick.body) + len(tail)
         return tail
 
-    def _release(self, tick: Tick) -> None:
-        for submission in tick.submissions:
-            submission.views.clear()
+    def _join_tables(self, tick: Tick) -> bytes:
+        """The same where many small batches came together."""
+        joined = tick.joined = JoinedTables(tick.submissions)
+        tick.body = joined.body
+        self._release(tick.submissions)
+        tail = tick_tail(tick.body, joined.slices)
+        tick.size = len(tick.body) + len(tail)
+        return tail
+
+    def _release(self, submissions: list[Submitted]) -> None:
+        for submission in submissions:
+            if not isinstance(submission, ManyBatches):
+                submission.views.clear()
             submission.release()
 
     # -- writing ----------------------------------------------------------------------------------------------------
@@ -285,18 +314,17 @@ class Appender:
         if tick.failed is not None:  # by an earlier one, which took all behind it down too
             return
         tick.failed = error
-        broken = {row[0] for row in tick.rows}
+        broken = tick.streams()
         behind = list(self._order)[list(self._order).index(tick) + 1 :]
         for later in behind:
-            if later.failed is None and any(row[0] in broken for row in later.rows):
-                broken.update(row[0] for row in later.rows)
+            if later.failed is None and not broken.isdisjoint(later.streams()):
+                broken |= later.streams()
                 later.failed = error
         kept, self._gathered = self._gathered, []
         for submission in kept:
-            if any(row[0] in broken for row in submission.rows):
+            if not broken.isdisjoint(streams_of(submission)):
                 self._gathered_bytes -= submission.size
-                submission.views.clear()
-                submission.release()
+                self._release([submission])
                 self._answer([submission], error)
             else:
                 self._gathered.append(submission)
@@ -311,8 +339,7 @@ class Appender:
             elif tick.epoch != self._replica.epoch:
                 self._finish(tick, Fenced("this broker's epoch has ended"))
             else:
-                payload = pack_append(tick.number, tick.size, tick.rows)
-                self._replica.propose_later(APPEND, payload, partial(self._finish, tick))
+                self._replica.propose_later(APPEND, tick.payload(), partial(self._finish, tick))
 
     def _finish(self, tick: Tick, outcome: Outcome | LakestreamError) -> None:
         """Called while the command is being folded: the object it added is the newest one in the state."""
@@ -324,25 +351,37 @@ class Appender:
             self.stats.failed_ticks += 1
             self._answer(tick.submissions, outcome)
             return
+        self.stats.acked_records += self._stamp(tick, outcome) if tick.joined is None else tick.joined.settle(outcome)
+        self.stats.acked_batches += len(outcome)
+        self.stats.acked_bytes += len(tick.body)
+        self._cache.add(self._replica.state.streams.next_object - 1, tick.body)
+        self.stats.ack_seconds.observe(self._clock.monotonic() - tick.since)
+        self._answer(tick.submissions, None)
+
+    def _stamp(self, tick: Tick, outcome: list[int]) -> int:
         body, records = tick.body, 0
         for row, (submission, index), result in zip(tick.rows, tick.owners, outcome, strict=True):
             submission.results[index] = result
             if result >= 0:
                 stamp(body, row[2], result)
                 records += row[1]
-        self.stats.acked_records += records
-        self.stats.acked_batches += len(outcome)
-        self.stats.acked_bytes += len(body)
-        self._cache.add(self._replica.state.streams.next_object - 1, tick.body)
-        self.stats.ack_seconds.observe(self._clock.monotonic() - tick.since)
-        self._answer(tick.submissions, None)
+        return records
 
-    def _answer(self, submissions: list[Batches], error: LakestreamError | None) -> None:
+    def _answer(self, submissions: list[Submitted], error: LakestreamError | None) -> None:
         for submission in submissions:
             self._under_way_bytes -= submission.size
-            submission.done(submission.results if error is None else error)
+            if isinstance(submission, ManyBatches):
+                submission.done(submission.results if error is None else error)
+            else:
+                submission.done(submission.results if error is None else error)
         if self._full and self._under_way_bytes < self._limits.under_way_bytes // 2:
             self._full = False
             self.on_pressure(False)
         if not self._under_way_bytes and not self._gathered:
             self._quiet.set()
+
+
+def streams_of(submission: Submitted) -> set[int]:
+    if isinstance(submission, ManyBatches):
+        return set(submission.table[:, STREAM].tolist())
+    return {row[0] for row in submission.rows}

@@ -112,3 +112,13 @@ async def test_spark_runs_on_the_runtime_from_pypi_too() -> None:
         timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.long
+def test_executors_of_their_own_work_too() -> None:
+    running = Spark.start("local-cluster[1,1,1024]", {"spark.driver.host": "127.0.0.1"})
+    try:
+        running.warm_up(land_task)
+        assert running.run(lambda task, attempt: [task + b"!"], [b"a", b"b"]) == [[b"a!"], [b"b!"]]
+    finally:
+        running.stop()

@@ -49,6 +49,7 @@ from lakestream.data.tables.table_metadata import MAIN, SnapshotChange, Table, T
 from lakestream.data.tables.topic_table import METADATA_VERSIONS
 from lakestream.errors import Missing, Retry
 
+LISTED_MANIFESTS_MAX = 20_000
 TABLE_BYTES_MAX = 64 * 1024 * 1024
 """Metadata files, parsed, of tables that were committed to last."""
 
@@ -66,6 +67,7 @@ class Commit:
     """Files that nobody needs if the commit is lost for certain."""
     obsolete: tuple[str, ...]
     """Files that nobody can reach once the commit has won; to be deleted after a grace (T11)."""
+    manifests: tuple[ManifestFile, ...]
     metadata_bytes: int
     requirements: tuple[dict[str, Any], ...]
     updates: tuple[dict[str, Any], ...]
@@ -83,6 +85,7 @@ class Committer:
         self._files = RecentFiles(store)
         self._chance = chance
         self._tables: Lru[str, Table] = Lru(TABLE_BYTES_MAX)
+        self._lists: Lru[str, list[ManifestFile]] = Lru(LISTED_MANIFESTS_MAX)
 
     def __repr__(self) -> str:
         return f"Committer({self._files!r})"
@@ -179,12 +182,19 @@ class Committer:
         if commit.table.metadata_location:
             self._tables.put(commit.table.metadata_location, commit.table, commit.metadata_bytes)
             self._tables.drop(commit.base)
+        head = commit.table.metadata.current
+        assert head is not None
+        self._lists.put(head.manifest_list, list(commit.manifests), len(commit.manifests))
         return commit
 
     def _manifests(self, metadata: TableMetadata) -> list[ManifestFile]:
         current = metadata.current
-        listed = read_manifest_list(self._files.get(current.manifest_list)) if current is not None else []
-        return [each for each in listed if each.live_files]
+        if current is None:
+            return []
+        found = self._lists.get(current.manifest_list)
+        if found is None:
+            found = read_manifest_list(self._files.get(current.manifest_list))
+        return [each for each in found if each.live_files]
 
 
 def check_base(metadata: TableMetadata, base_snapshot_id: int) -> None:
@@ -280,7 +290,7 @@ class _Work:
     ) -> Commit:
         metadata = self._metadata
         parent = metadata.current_snapshot_id
-        list_path = f"{metadata.location}/metadata/snap-{self.snapshot_id}-1-{self._name}.avro"
+        list_path = f"{metadata.location}/metadata/snap-{self.snapshot_id}-1.avro"
         self._files[list_path] = write_manifest_list(manifests, self.snapshot_id, parent, self._sequence, self._sync())
         expired = to_expire(metadata, self._now_ms, protected)
         obsolete = self._unreachable(expired, manifests)
@@ -314,6 +324,7 @@ class _Work:
             snapshot_id=self.snapshot_id,
             written=tuple(self._files),
             obsolete=tuple(obsolete),
+            manifests=tuple(manifests),
             metadata_bytes=len(data),
             requirements=_requirements(metadata),
             updates=_updates(change, added_spec),

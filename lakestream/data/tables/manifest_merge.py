@@ -1,6 +1,6 @@
 """Which manifests to join, so that a table has few of them and no commit pays for all (T11).
 
-Manifests are joined sixteen at a time with others of about their size, so that an entry is written again only a few
+Manifests are joined eight at a time with others of about their size, so that an entry is written again only a few
 times in its life, and the work of a commit does not grow with the table.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lakestream.data.tables.manifests import DATA, ManifestFile
 
-JOINED_AT_ONCE = 16
+JOINED_AT_ONCE = 8
 MERGED_FILES_MAX = 8192
 MERGED_BYTES_MAX = 8 * 1024 * 1024
 """A manifest that may exceed one of these when it is joined is left alone for good."""

@@ -76,13 +76,16 @@ def complete(metadata: Json) -> Json:
     for schema in need(made["schemas"], list, "schemas"):
         check_schema(schema, version)
         id_of(schema.get("schema-id"), "schema-id")
-    need(made["partition-specs"], list, "partition-specs")
-    highest = [field["field-id"] for spec in made["partition-specs"] for field in check_spec(spec, 999)["fields"]]
+    specs = need(made["partition-specs"], list, "partition-specs")
+    made["partition-specs"] = [check_spec(spec, FIRST_PARTITION_ID - 1) for spec in specs]
+    highest = [field["field-id"] for spec in made["partition-specs"] for field in spec["fields"]]
     made.setdefault("last-partition-id", max(highest, default=FIRST_PARTITION_ID - 1))
     if not made.get("sort-orders"):
         made["sort-orders"], made["default-sort-order-id"] = [{"order-id": 0, "fields": []}], 0
-    for order in need(made["sort-orders"], list, "sort-orders"):
-        check_order(order)
+    made["sort-orders"] = [check_order(order) for order in need(made["sort-orders"], list, "sort-orders")]
+    made.setdefault("default-sort-order-id", 0)
+    for name in ("current-schema-id", "default-spec-id", "default-sort-order-id", "last-partition-id"):
+        id_of(made.get(name), name)
     _complete_snapshots(made)
     for name in ("last-sequence-number", "next-row-id"):
         if version > (1 if name == "last-sequence-number" else 2):
@@ -99,6 +102,9 @@ def _complete_snapshots(made: Json) -> None:
         made[name] = need(made.get(name) or [], list, name)
         for one in made[name]:
             need(need(one, dict, name).get(number or "metadata-file"), int if number else str, name)
+    for name in ("statistics", "partition-statistics"):
+        for one in need(made.get(name) or [], list, name):
+            need(one, dict, name)
     for name in ("properties", "refs"):
         made[name] = need(made.get(name) or {}, dict, name)
     for name, value in made["properties"].items():

@@ -190,9 +190,9 @@ def check_spec(spec: Any, last_partition_id: int) -> Json:
         if field_id is None:
             field_id = last_partition_id = last_partition_id + 1
         kept = {"source-id": _source(field), "field-id": id_of(field_id, "a field-id"), "transform": _transform(field)}
-        made.append({**kept, "name": name})
+        made.append({**field, **kept})
         last_partition_id = max(last_partition_id, field_id)
-    return {"spec-id": id_of(spec.get("spec-id", 0), "spec-id"), "fields": made}
+    return {**spec, "spec-id": id_of(spec.get("spec-id", 0), "spec-id"), "fields": made}
 
 
 def check_order(order: Any) -> Json:
@@ -203,10 +203,8 @@ def check_order(order: Any) -> Json:
         direction, nulls = field.get("direction"), field.get("null-order")
         if direction not in ("asc", "desc") or nulls not in ("nulls-first", "nulls-last"):
             raise Invalid("a sort field needs a direction and a null-order")
-        made.append(
-            {"transform": _transform(field), "source-id": _source(field), "direction": direction, "null-order": nulls}
-        )
-    return {"order-id": id_of(order.get("order-id", 0), "order-id"), "fields": made}
+        made.append({**field, "transform": _transform(field), "source-id": _source(field)})
+    return {**order, "order-id": id_of(order.get("order-id", 0), "order-id"), "fields": made}
 
 
 def _source(field: Json) -> int:

@@ -52,7 +52,7 @@ def summary_after(before: Mapping[str, str], changes: Changes) -> dict[str, str]
     told = {name: str(count) for name, count in counts.items() if count} | {
         name: str(total) for name, total in totals.items()
     }
-    return {"operation": changes.operation, **told, "engine-name": "lakestream", **changes.notes}
+    return {"operation": changes.operation, **told, **changes.notes}
 
 
 def _files(files: Sequence[tuple[int, int, int]], content: int) -> int:

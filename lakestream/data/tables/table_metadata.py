@@ -14,11 +14,12 @@ import msgspec
 from lakestream.errors import Corrupt
 
 MAIN = "main"
+Part = msgspec.Raw | list[msgspec.Raw]
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
-class SnapshotHead(msgspec.Struct, frozen=True, rename="kebab"):
+class SnapshotHead(msgspec.Struct, frozen=True, rename="kebab", gc=False):
     """What we look at in a snapshot."""
 
     snapshot_id: int
@@ -32,15 +33,16 @@ class _LogEntry(msgspec.Struct, frozen=True, rename="kebab"):
     snapshot_id: int
 
 
+_HEAD = msgspec.json.Decoder(SnapshotHead)
 _HEADS = msgspec.json.Decoder(list[SnapshotHead] | None)
 _NULL = msgspec.Raw(b"null")
 _SUMMARY = msgspec.json.Decoder(dict[str, Any])
 
 
 class TableMetadata:
-    """One metadata file, immutable; `fields` are the parts of its JSON, undecoded."""
+    """One metadata file, immutable; `fields` are the parts of its JSON, undecoded, long lists item by item."""
 
-    def __init__(self, fields: Mapping[str, msgspec.Raw], known: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, fields: Mapping[str, Part], known: Mapping[str, Any] | None = None) -> None:
         """`known` are properties below whose values the caller has at hand: they need not be decoded again."""
         self.fields = dict(fields)
         self.__dict__.update(known or {})
@@ -68,17 +70,21 @@ class TableMetadata:
         return msgspec.json.encode(self.fields)
 
     def value(self, name: str, default: Any = None) -> Any:
-        raw = self.fields.get(name)
-        return default if raw is None else msgspec.json.decode(raw)
+        part = self.fields.get(name)
+        return default if part is None else _decoded(part)
 
     def value_all(self) -> dict[str, Any]:
         """All of it, decoded."""
-        return {name: msgspec.json.decode(raw) for name, raw in self.fields.items()}
+        return {name: _decoded(part) for name, part in self.fields.items()}
 
     def replaced(self, values: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> "TableMetadata":
-        """With other values; a value may hold undecoded parts."""
+        """With other values."""
         changed = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()}
         return TableMetadata({**self.fields, **changed}, known)
+
+    def with_lists(self, lists: Mapping[str, list[msgspec.Raw]], known: Mapping[str, Any]) -> "TableMetadata":
+        """With other lists, whose items are carried as they are: copied once, when the file is written."""
+        return TableMetadata({**self.fields, **lists}, known)
 
     # -- what everybody asks for --------------------------------------------------------------------------------------
 
@@ -121,17 +127,18 @@ class TableMetadata:
 
     @cached_property
     def raw_snapshots(self) -> list[msgspec.Raw]:
-        return _RAWS.decode(self.fields.get("snapshots", _NULL)) or []
+        return _items(self.fields.get("snapshots", _NULL))
 
     @cached_property
     def snapshots(self) -> list[SnapshotHead]:
         """In the order of the file, which is that of their making; item i is item i of `raw_snapshots`."""
-        return _HEADS.decode(self.fields.get("snapshots", _NULL)) or []
+        part = self.fields.get("snapshots", _NULL)
+        return [_HEAD.decode(raw) for raw in part] if isinstance(part, list) else _HEADS.decode(part) or []
 
     @cached_property
     def raw_log(self) -> list[msgspec.Raw]:
         """The snapshot log."""
-        return _RAWS.decode(self.fields.get("snapshot-log", _NULL)) or []
+        return _items(self.fields.get("snapshot-log", _NULL))
 
     @cached_property
     def current(self) -> SnapshotHead | None:
@@ -154,6 +161,14 @@ class TableMetadata:
             found.append(head)
             snapshot_id = head.parent_snapshot_id
         return found
+
+
+def _items(part: Part) -> list[msgspec.Raw]:
+    return part if isinstance(part, list) else _RAWS.decode(part) or []
+
+
+def _decoded(part: Part) -> Any:
+    return [msgspec.json.decode(raw) for raw in part] if isinstance(part, list) else msgspec.json.decode(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +194,12 @@ def with_snapshot(
     """The metadata after the change, and the older metadata files that it no longer mentions."""
     before = table.metadata
     snapshot_id = change.snapshot["snapshot-id"]
-    kept = [place for place, head in enumerate(before.snapshots) if head.snapshot_id not in change.expired]
+    raw_snapshots, heads = before.raw_snapshots, before.snapshots
+    if change.expired:
+        kept = [place for place, head in enumerate(heads) if head.snapshot_id not in change.expired]
+        raw_snapshots, heads = [raw_snapshots[place] for place in kept], [heads[place] for place in kept]
     new = msgspec.Raw(msgspec.json.encode(change.snapshot))
-    raw_snapshots = [*(before.raw_snapshots[place] for place in kept), new]
-    heads = [*(before.snapshots[place] for place in kept), msgspec.json.decode(new, type=SnapshotHead)]
+    raw_snapshots, heads = [*raw_snapshots, new], [*heads, _HEAD.decode(new)]
     entry = {"snapshot-id": snapshot_id, "timestamp-ms": change.snapshot["timestamp-ms"]}
     raw_log = [*_log_after(before, change.expired), msgspec.Raw(msgspec.json.encode(entry))]
     versions = [*before.value("metadata-log", []), _version(table)]
@@ -191,14 +208,14 @@ def with_snapshot(
         "last-sequence-number": change.snapshot["sequence-number"],
         "last-updated-ms": max(now_ms, int(before.value("last-updated-ms", 0))),
         "current-snapshot-id": snapshot_id,
-        "snapshots": raw_snapshots,
-        "snapshot-log": raw_log,
         "refs": {**before.refs, MAIN: main},
         "metadata-log": versions[-keep_versions:],
     }
     if change.properties:
         values["properties"] = {**before.properties, **change.properties}
-    after = before.replaced(values, {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log})
+    after = before.replaced(values).with_lists(
+        {"snapshots": raw_snapshots, "snapshot-log": raw_log}, {"raw_snapshots": raw_snapshots, "snapshots": heads}
+    )
     return after, [version["metadata-file"] for version in versions[:-keep_versions]]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from lakestream.interfaces import Buffer
 from lakestream.protocol.kafka import apis
@@ -16,6 +16,10 @@ Reply = bytes | Sequence[Buffer] | None
 """Whole frames, their length in front; None for no answer at all."""
 
 FETCH: Final = 1
+LEAST_RUN: Final = 4
+"""Fewer requests are not worth the fixed cost of a run."""
+SMALL_FRAME_BYTES: Final = 6144
+"""A longer request is no part of a run."""
 PENDING: Final[Any] = object()
 """The reply of a call that is not answered yet."""
 
@@ -32,25 +36,15 @@ class RequestContext:
     connection: "Connection"
 
 
-class ProduceCall:
-    """A Produce request: `view[start:end]`, from the header's client id on. No Future, no Task: it is its own slot.
+class Slot:
+    """A place in the order of a connection's answers (L16), for `count` requests that came one behind the other."""
 
-    The handler answers once, now or later, on the event loop's thread; it releases once, after which the bytes are
-    overwritten. The two are independent of each other.
-    """
+    __slots__ = ("connection", "reply")
 
-    __slots__ = ("connection", "correlation_id", "end", "reply", "slab", "start", "version", "view")
+    count: int
 
-    def __init__(
-        self, connection: "Connection", slab: Slab, start: int, end: int, version: int, correlation_id: int
-    ) -> None:
+    def __init__(self, connection: "Connection") -> None:
         self.connection = connection
-        self.slab: Slab | None = slab
-        self.view = slab.view
-        self.start = start
-        self.end = end
-        self.version = version
-        self.correlation_id = correlation_id
         self.reply: Reply = PENDING
 
     def answer(self, reply: Reply) -> None:
@@ -62,6 +56,30 @@ class ProduceCall:
         if answers and answers[0] is self and not connection.queued:
             connection.queued = True
             connection.board.queue(connection)
+
+
+class ProduceCall(Slot):
+    """A Produce request: `view[start:end]`, from the header's client id on. No Future, no Task: it is its own slot.
+
+    The handler answers once, now or later, on the event loop's thread; it releases once, after which the bytes are
+    overwritten. The two are independent of each other.
+    """
+
+    __slots__ = ("correlation_id", "end", "slab", "start", "version", "view")
+
+    count = 1
+
+    def __init__(
+        self, connection: "Connection", slab: Slab, start: int, end: int, version: int, correlation_id: int
+    ) -> None:
+        self.connection = connection
+        self.reply: Reply = PENDING
+        self.slab: Slab | None = slab
+        self.view = slab.view
+        self.start = start
+        self.end = end
+        self.version = version
+        self.correlation_id = correlation_id
 
     def release(self) -> None:
         """The bytes of the request are not needed any more."""
@@ -81,6 +99,15 @@ class ProduceCall:
 Handler = Callable[[RequestContext, Any], Awaitable[Any]]
 """Takes the decoded request; returns a response message, or buffers that are whole frames, or None for no answer."""
 ProduceHandler = Callable[[ProduceCall], None]
+
+
+@runtime_checkable
+class TakesRuns(Protocol):
+    """A produce handler that takes up many simple requests in one go."""
+
+    def take_run(self, connection: "Connection", slab: Slab, start: int, end: int, limit: int) -> int:
+        """Take up simple requests, `limit` at most, from `start` of what was received; where the first other begins."""
+        ...
 
 
 def decode(api: apis.Api, version: int, frame: bytes, body: int) -> Any:

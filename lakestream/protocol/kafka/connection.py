@@ -21,9 +21,20 @@ from typing import Any, Final, cast
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Buffer
 from lakestream.protocol.kafka import apis, wire
-from lakestream.protocol.kafka.calls import PENDING, Handler, ProduceCall, RequestContext, decode, framed
+from lakestream.protocol.kafka.calls import (
+    LEAST_RUN,
+    PENDING,
+    SMALL_FRAME_BYTES,
+    Handler,
+    ProduceCall,
+    RequestContext,
+    Slot,
+    decode,
+    framed,
+)
 from lakestream.protocol.kafka.hot import ProduceParser
 from lakestream.protocol.kafka.slabs import Slab, small_copy
+from lakestream.protocol.kafka.strangers import what_it_looks_like
 from lakestream.protocol.kafka.switchboard import Switchboard
 
 _HEAD: Final = struct.Struct(">ihhi")
@@ -32,17 +43,16 @@ _KEY: Final = struct.Struct(">hhi")
 _LEAST_FRAME_BYTES: Final = 10
 _TRUSTED_SHARE: Final = 4
 """Once this part of a frame is there, the rest of it is given room in a shared slab."""
-_NO_ANSWERS: Final["deque[ProduceCall]"] = deque(maxlen=0)
-_HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI "})
+_NO_ANSWERS: Final["deque[Slot]"] = deque(maxlen=0)
 
 
 class Connection(asyncio.BufferedProtocol):
     """See the module. All methods run on the event loop's thread."""
 
     __slots__ = (
-        "active_at", "answers", "board", "busy", "closed", "end", "held", "id", "largest", "lost_callbacks", "missing",
-        "parser", "produces", "queued", "reading", "rest", "rest_at", "room_end", "start", "transport", "waiting",
-        "waits_for_memory", "write_paused",
+        "active_at", "answers", "board", "busy", "closed", "end", "held", "id", "in_runs", "largest", "lost_callbacks",
+        "missing", "parser", "produces", "queued", "reading", "rest", "rest_at", "room_end", "start", "transport",
+        "waiting", "waits_for_memory", "write_paused",
     )  # fmt: skip
 
     def __init__(self, board: Switchboard) -> None:
@@ -50,6 +60,8 @@ class Connection(asyncio.BufferedProtocol):
         self.id = board.next_id()
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.answers = _NO_ANSWERS
+        self.in_runs = 0
+        """How many more requests than answers are in flight, because some stand for several."""
         self.parser: ProduceParser = cast(ProduceParser, None)
         """For the produce handler: it remembers this connection's last request. There from the first one on."""
         self.lost_callbacks: list[Callable[[], None]] | None = None
@@ -197,10 +209,12 @@ class Connection(asyncio.BufferedProtocol):
         self.queued = False
         answers, out, joined = self.answers, [], True
         while answers:
-            reply = answers[0].reply
+            slot = answers[0]
+            reply = slot.reply
             if reply is PENDING:
                 break
             answers.popleft()
+            self.in_runs -= slot.count - 1
             if type(reply) is bytes:
                 out.append(reply)
             elif reply is not None:
@@ -287,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         board, view, answers = self.board, slab.view, self.answers
         produce, largest, most = board.produce, board.limits.max_frame_bytes, board.limits.max_in_flight
         oldest, newest = board.produce_versions
-        requests = board.stats.requests
+        requests, take_run, next_try, patience = board.stats.requests, board.take_run, pos, 0
         while end - pos >= _HEAD.size:
             size, key, version, correlation_id = _HEAD.unpack_from(view, pos)
             if not _LEAST_FRAME_BYTES <= size <= largest:
@@ -303,11 +317,22 @@ class Connection(asyncio.BufferedProtocol):
                 return end
             if stop > end:
                 return pos
-            if len(answers) >= most:
+            if len(answers) + self.in_runs >= most:
                 self.waiting = True
                 return pos
             if not self.produces:
                 answers = self._begin_producing()
+            elif take_run is not None and size <= SMALL_FRAME_BYTES and LEAST_RUN * size < end - pos:
+                if pos >= next_try:
+                    behind = self._take_run(slab, pos, end)
+                    if self.closed:
+                        return end
+                    if behind != pos:
+                        pos, patience = behind, 0
+                        continue
+                    # Where requests are not simple, asking each time would cost more than it saves.
+                    patience += size
+                    next_try = pos + patience
             call = ProduceCall(self, slab, pos + 12, stop, version, correlation_id)
             slab.pins += 1
             answers.append(call)
@@ -328,7 +353,16 @@ class Connection(asyncio.BufferedProtocol):
                 return end
         return pos
 
-    def _begin_producing(self) -> "deque[ProduceCall]":
+    def _take_run(self, slab: Slab, pos: int, end: int) -> int:
+        take_run, room = self.board.take_run, self.board.limits.max_in_flight - len(self.answers) - self.in_runs
+        assert take_run is not None
+        try:
+            return take_run(self, slab, pos, end, room)
+        except Exception as error:
+            self._failed(0, error)
+            return pos
+
+    def _begin_producing(self) -> "deque[Slot]":
         self.produces = True
         self.answers = deque()
         self.parser = ProduceParser()
@@ -475,12 +509,3 @@ class Connection(asyncio.BufferedProtocol):
         if rest is not None:
             rest.release()
         self.board.admission.forget(self)
-
-
-def what_it_looks_like(first: bytes, size: int) -> tuple[str, str]:
-    """Name the bytes that stand where a frame's length should be: kind and reason of the complaint."""
-    if first in _HTTP:
-        return "http", "it speaks HTTP, this port speaks Kafka"
-    if first[:2] == b"\x16\x03":
-        return "tls", "it speaks TLS, this port does not"
-    return "frame", f"a frame of {size} bytes (or something that is not Kafka's protocol)"

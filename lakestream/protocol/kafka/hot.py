@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from lakestream.model.pointers import address_of
 from lakestream.protocol.kafka.fields import ITEMS_LIMIT, Length, compact_length, long_length, short_length
 from lakestream.protocol.kafka.wire import UNREADABLE, Malformed, skip_tags
 
@@ -48,6 +49,15 @@ def parse_produce(view: memoryview, pos: int, end: int, version: int) -> ParsedP
         raise Malformed(f"Produce version {version}: {error}") from None
 
 
+class RunPrefix(NamedTuple):
+    """The remembered bytes, for compiled code: good until the parser reads another request."""
+
+    version: int
+    address: int
+    size: int
+    topic: Topic
+
+
 class ProduceParser:
     """Reads one connection's Produce requests, which mostly differ in partition and records only.
 
@@ -55,7 +65,7 @@ class ProduceParser:
     the same so is what they mean, and a partition's number and the length of its records are all that is left to read.
     """
 
-    __slots__ = ("_last", "_prefix", "_size", "_topic", "_version")
+    __slots__ = ("_last", "_prefix", "_run", "_size", "_topic", "_version")
 
     def __init__(self) -> None:
         self._version = -1
@@ -63,6 +73,7 @@ class ProduceParser:
         self._size = 0
         self._last = ParsedProduce(None, 0, 0, [])
         self._topic: Topic = ""
+        self._run: RunPrefix | None = None
 
     def parse(self, view: memoryview, pos: int, end: int, version: int) -> ParsedProduce:
         """Read view[pos:end], which begins at the header's client id, behind the correlation id. Raises Malformed."""
@@ -92,7 +103,15 @@ class ProduceParser:
             self._version, self._size, self._prefix = version, mark - pos, bytes(view[pos:mark])
             self._topic = request.topics[0][0]
             self._last = ParsedProduce(request.transactional_id, request.acks, request.timeout_ms, [])
+            self._run = None
         return request
+
+    def run_prefix(self) -> "RunPrefix | None":
+        """What the requests of a run have in common; None if there was none yet, or if it is not simple."""
+        last = self._last
+        if self._run is None and last.transactional_id is None and last.acks in (-1, 1):
+            self._run = RunPrefix(self._version, address_of(self._prefix), self._size, self._topic)
+        return self._run
 
 
 _ONE_OLD: Final = struct.Struct(">ii").unpack_from

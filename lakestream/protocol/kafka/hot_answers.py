@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from lakestream.interfaces import Buffer
+from lakestream.model.pointers import address_of
 from lakestream.protocol.kafka.hot import Topic
 from lakestream.protocol.kafka.wire import LENGTH_AND_CORRELATION, begin_frame, end_frame, uvarint
 
@@ -61,6 +62,25 @@ def _one_answer(version: int, topic: Topic) -> tuple[Callable[..., bytes], int, 
     nothing = f"{len(_NOTHING_FLEXIBLE if flexible else _NOTHING)}s" if version >= 8 else ""
     layout = struct.Struct(f">ii{len(head)}sihqq{'q' if version >= 5 else ''}{nothing}i{'x' if flexible else ''}")
     return layout.pack, layout.size - 4, head
+
+
+class AnswerTemplate(NamedTuple):
+    """The frame of a good answer to a request with one partition: all zero that differs, and where that lies."""
+
+    frame: bytes
+    address: int
+    partition_at: int
+    """From here on: partition, error code, base offset."""
+    log_start_at: int
+    """-1 if this version has none."""
+
+
+@lru_cache(TEMPLATES_LIMIT)
+def answer_template(version: int, topic: Topic) -> AnswerTemplate:
+    head = _one_answer(version, topic)[2]
+    frame = encode_one_produced(version, 0, topic, 0, 0, 0, -1, 0)
+    partition_at = 8 + len(head)
+    return AnswerTemplate(frame, address_of(frame), partition_at, partition_at + 22 if version >= 5 else -1)
 
 
 # Behind a partition's offsets: no record errors, null as the error message, no tags of the partition and of the topic.

@@ -5,9 +5,10 @@ acks=all are the same, since nothing is acknowledged before it is durable.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from lakestream.errors import Fenced, LakestreamError, Rejected, Retry
+from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.batch import NO_TIMESTAMP, restamp_log_append_time
@@ -18,7 +19,10 @@ from lakestream.protocol.kafka.calls import ProduceCall
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.hot import ParsedProduce
 from lakestream.protocol.kafka.hot_answers import Produced, encode_one_produced, encode_produce_response
+from lakestream.protocol.kafka.produce_runs import ProduceRun, RunFinder, told
+from lakestream.protocol.kafka.slabs import Slab
 from lakestream.stream.appender import Answer, Appender, BatchRow
+from lakestream.stream.batch_tables import ManyBatches
 from lakestream.stream.rules import Rules, TopicRules
 
 if TYPE_CHECKING:
@@ -58,7 +62,7 @@ class Producing:
             self._unanswered(answer)
         elif type(answer) is list and len(answer) == 1 and answer[0] >= 0 and not self.refused:
             name, partition, stream, time_ms = self.waiting[0]
-            call, throttle_ms = self.call, self.api.throttle_ms(self)
+            call, throttle_ms = self.call, self.api.throttle_ms((stream,))
             frame = encode_one_produced(
                 call.version, call.correlation_id, name, partition, 0, answer[0], time_ms, stream.start, throttle_ms
             )
@@ -77,14 +81,9 @@ class Producing:
         for name, refused in self.refused:
             topics.setdefault(name, []).append(refused)
         for index, (name, partition, stream, time_ms) in enumerate(self.waiting):
-            if isinstance(answer, LakestreamError):
-                told = Produced(partition, error_code(answer), -1, -1, stream.start, str(answer))
-            elif answer[index] >= 0:
-                told = Produced(partition, 0, answer[index], time_ms, stream.start)
-            else:
-                told = Produced(partition, code_of(-answer[index]), -1, -1, stream.start)
-            topics.setdefault(name, []).append(told)
-        call, throttle_ms = self.call, self.api.throttle_ms(self)
+            result = answer if isinstance(answer, LakestreamError) else answer[index]
+            topics.setdefault(name, []).append(told(partition, stream, time_ms, result))
+        call, throttle_ms = self.call, self.api.throttle_ms([stream for _, _, stream, _ in self.waiting])
         self._answer(
             encode_produce_response(call.version, call.correlation_id, list(topics.items()), throttle_ms), throttle_ms
         )
@@ -108,6 +107,7 @@ class ProduceApi:
         self._tasks: set[asyncio.Task[None]] = set()
         self._late: dict[Connection, int] = {}
         """How many requests of a connection wait until we are current."""
+        self._runs = RunFinder()
         self.refused = 0
 
     def __call__(self, call: ProduceCall) -> None:
@@ -127,6 +127,39 @@ class ProduceApi:
                     self._later(call, request)
                     return
         self._take(call, request)
+
+    def take_run(self, connection: "Connection", slab: Slab, start: int, end: int, limit: int) -> int:
+        """Take up a run of simple requests (produce_runs.py) that begins at `start`; where it ends: there if none is.
+
+        Its slot is in the connection's order before it is submitted, since it may be answered at once.
+        """
+        prefix, topics = connection.parser.run_prefix(), self._replica.state.topics
+        if prefix is None or connection in self._late:
+            return start
+        name = prefix.topic
+        topic = topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
+        if topic is None:
+            return start
+        rules = self._rules.of(topic)
+        if rules.log_append_time:
+            return start
+        now_ms = 0 if rules.any_time else self._clock.wall_ms()
+        found = self._runs.find(slab, start, end, limit, prefix, topic, rules, now_ms)
+        if found is None:
+            return start
+        table, stop, size = found
+        run = ProduceRun(self, connection, slab, prefix, topic, table)
+        slab.pins += 1
+        connection.answers.append(run)
+        connection.in_runs += run.count - 1
+        connection.board.stats.requests[0] += run.count
+        try:
+            self._appender.submit(ManyBatches(table, size, run.release, run.done))
+        except Exception:
+            if run.slab is not None:
+                run.release()
+            raise
+        return stop
 
     def _later(self, call: ProduceCall, request: ParsedProduce) -> None:
         """A topic that we do not know: look at the end of the command log before saying no (L6).
@@ -160,7 +193,7 @@ class ProduceApi:
             topic = topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
             for partition, start, length in partitions:
                 try:
-                    stream = self._stream(topic, partition, name)
+                    stream = self.stream(topic, partition, name)
                     time_ms = self._check(producing, request, stream, start, length)
                 except Rejected as error:
                     producing.refused.append((name, Produced(partition, error.reason, -1, -1, -1, str(error))))
@@ -173,7 +206,7 @@ class ProduceApi:
             call.release()
             producing.done([])
 
-    def _stream(self, topic: Topic | None, partition: int, name: Name) -> Stream:
+    def stream(self, topic: Topic | None, partition: int, name: Name) -> Stream:
         if topic is None:
             by_id = isinstance(name, bytes)
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -219,20 +252,11 @@ class ProduceApi:
         if greatest - now > rules.after_max_ms or (least != NO_TIMESTAMP and now - least > rules.before_max_ms):
             raise Rejected(ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far from the broker's time")
 
-    def throttle_ms(self, producing: Producing) -> int:
+    def throttle_ms(self, appended: Iterable[Stream]) -> int:
         """How long to wait with the answer: more the fuller a topic's share of entries is, from half of it on (L20)."""
         streams = self._replica.state.streams
         if streams.entries * 2 < streams.limit:
             return 0
         share = streams.share(len(self._replica.state.topics.by_id))
-        fullest: int = max((stream.topic.entries for _, _, stream, _ in producing.waiting), default=0)
+        fullest: int = max((stream.topic.entries for stream in appended), default=0)
         return max(0, (2 * fullest - share) * THROTTLE_MS // share)
-
-
-def error_code(error: LakestreamError) -> int:
-    """Unknown is REQUEST_TIMED_OUT: never a code that means "not persisted" (L17)."""
-    if isinstance(error, Fenced):
-        return int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    if isinstance(error, Retry):
-        return int(ErrorCode.KAFKA_STORAGE_ERROR)
-    return int(ErrorCode.REQUEST_TIMED_OUT)

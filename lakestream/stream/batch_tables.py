@@ -1,0 +1,111 @@
+"""Many small batches at once: their numbers lie in one table, and compiled code does for all what is done for each."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lakestream.errors import LakestreamError
+from lakestream.model.pointers import address_of
+from lakestream.model.produce_kernels import ADDRESS, COLUMNS, LENGTH, STREAM, join_batches, stamp_batches
+from lakestream.model.streams import HEAD, ROW
+from lakestream.model.wal_object import HEADER, HEADER_BYTES, Slice, lay_out
+
+if TYPE_CHECKING:
+    from lakestream.stream.appender import Batches
+
+Numbers = NDArray[np.int64]
+NONE: Numbers = np.empty(0, np.int64)
+
+
+class ManyBatches:
+    """What the appender takes in place of `Batches`: a table (model/produce_kernels.py) of batches in memory.
+
+    `release` is called when their bytes are not needed any more, then `done`, once: with their results in the order
+    of the table, or with the error that befell all of them alike.
+    """
+
+    __slots__ = ("done", "release", "results", "size", "table")
+
+    def __init__(
+        self,
+        table: Numbers,
+        size: int,
+        release: Callable[[], None],
+        done: Callable[[Numbers | LakestreamError], None],
+    ) -> None:
+        self.table = table
+        self.size = size
+        self.release = release
+        self.done = done
+        self.results = NONE
+
+
+class JoinedTables:
+    """The batches of one tick, ordered by stream: the object's body, and the rows of its `Append`."""
+
+    __slots__ = ("_order", "_parts", "_rows", "_streams", "body", "slices")
+
+    def __init__(self, submissions: "Sequence[Batches | ManyBatches]") -> None:
+        tables = [one.table if isinstance(one, ManyBatches) else table_of(one) for one in submissions]
+        table = np.concatenate(tables)
+        self._order = np.argsort(table[:, STREAM], kind="stable")
+        self._parts = [(one, len(part)) for one, part in zip(submissions, tables, strict=True)]
+        self._streams = table[self._order, STREAM]
+        lengths = table[self._order, LENGTH]
+        self.body = bytearray(HEADER_BYTES + int(lengths.sum()))
+        self.body[:HEADER_BYTES] = HEADER
+        self._rows = bytearray(ROW.size * len(table))
+        join_batches(
+            _address(table), _address(self._order), len(table), address_of(self.body), HEADER_BYTES,
+            address_of(self._rows),
+        )  # fmt: skip
+        self.slices = self._lay_out(lengths)
+
+    def _lay_out(self, lengths: Numbers) -> list[Slice]:
+        firsts = np.flatnonzero(np.diff(self._streams, prepend=-1))
+        sizes = np.add.reduceat(lengths, firsts)
+        counts = np.diff(firsts, append=len(lengths))
+        return lay_out(zip(self._streams[firsts].tolist(), sizes.tolist(), counts.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def payload(self, tick: int, size: int) -> bytes:
+        """The body of the `Append`: as of `pack_append`."""
+        return HEAD.pack(tick, size, len(self)) + self._rows
+
+    def streams(self) -> set[int]:
+        return set(self._streams.tolist())
+
+    def settle(self, outcome: Sequence[int]) -> int:
+        """Stamp the offsets, and give each submission its results; returns how many records were appended."""
+        assert len(outcome) == len(self), "a result for each row"
+        results = np.array(outcome, np.int64)
+        body, rows = address_of(self.body), address_of(self._rows)
+        records = int(stamp_batches(body, rows, len(self), _address(results)))
+        given = np.empty_like(results)
+        given[self._order] = results
+        first = 0
+        for one, count in self._parts:
+            part = given[first : first + count]
+            first += count
+            if isinstance(one, ManyBatches):
+                one.results = part
+            else:
+                one.results[:] = part.tolist()
+        return records
+
+
+def table_of(batches: "Batches") -> Numbers:
+    """The table of a few batches that came one by one. Good while their views are."""
+    table = np.zeros((len(batches.rows), COLUMNS), np.int64)
+    table[:, : len(batches.rows[0])] = batches.rows
+    table[:, ADDRESS] = [address_of(view) for view in batches.views]
+    return table
+
+
+def _address(numbers: Numbers) -> int:
+    """Of the first number. They lie without gaps: nothing here is a part of another array."""
+    return int(numbers.__array_interface__["data"][0])
