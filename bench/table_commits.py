@@ -35,7 +35,8 @@ NOW_MS = 1_700_000_000_000
 ROUND_MS = 3000
 """A commit every three seconds: a thousand lie within the hour for which snapshots are kept, so none expires."""
 COMMITS = 1000
-WINDOW = 50
+WINDOW = 60
+YOUNG = 10
 PARTITIONS = 12
 FETCHES = 200
 FETCH_BYTES = 1 << 20
@@ -52,31 +53,54 @@ def measure(yard: Yard) -> list[Figure]:
 
 
 def commit_times(folder: Path) -> tuple[float, float]:
-    """Median milliseconds of a commit around the tenth, and of the last ones of a thousand."""
+    """Median milliseconds of a commit with about ten past ones and with a thousand, measured in turns."""
     store = FolderTableStore(folder)
     committer = Committer(store, random.Random(1))
-    table = _create(committer, store)
-    spent = []
-    for number in range(COMMITS + WINDOW):
-        ranges = [Range(partition, 100 * number, 100 * number + 100) for partition in range(PARTITIONS)]
-        file = _file(store, table, number, [(each.partition, each.start, each.end) for each in ranges], 100)
-        started = time.perf_counter()
-        # As a round does it: the table as the catalog names it, then the commit; what is obsolete goes after a grace.
-        loaded = committer.load(table.metadata_location)
-        commit = committer.append(loaded, [file], ranges, now_ms=NOW_MS + number * ROUND_MS)
-        spent.append((time.perf_counter() - started) * 1000)
-        table = commit.table
-        store.delete(commit.obsolete)
+    old = Committing(store, committer, "old")
+    for _ in range(COMMITS):
+        old.commit()
+    few, many = [], []
+    for turn in range(WINDOW):
+        if turn % YOUNG == 0:
+            young = Committing(store, committer, f"young-{turn}")
+            for _ in range(YOUNG):
+                young.commit()
+        few.append(young.commit())
+        many.append(old.commit())
     committer.close()
-    few = statistics.median(spent[10 : 10 + WINDOW])
-    return few, statistics.median(spent[COMMITS : COMMITS + WINDOW])
+    return statistics.median(few), statistics.median(many)
+
+
+class Committing:
+    """A table that is committed to every few seconds, each time with a new small file."""
+
+    def __init__(self, store: FolderTableStore, committer: Committer, name: str) -> None:
+        self._store = store
+        self._committer = committer
+        self._table = _create(committer, store, name)
+        self._number = 0
+
+    def commit(self) -> float:
+        """Milliseconds from the table's name in the catalog to the new metadata file."""
+        number = self._number
+        self._number += 1
+        ranges = [Range(partition, 100 * number, 100 * number + 100) for partition in range(PARTITIONS)]
+        cells = [(each.partition, each.start, each.end) for each in ranges]
+        file = _file(self._store, self._table, number, cells, 100)
+        started = time.perf_counter()
+        table = self._committer.load(self._table.metadata_location)
+        commit = self._committer.append(table, [file], ranges, now_ms=NOW_MS + number * ROUND_MS)
+        spent = (time.perf_counter() - started) * 1000
+        self._table = commit.table
+        self._store.delete(commit.obsolete)
+        return spent
 
 
 def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> tuple[list[float], float]:
     """Milliseconds of fetches at random offsets of random partitions, and of the first load of the index."""
     store = FolderTableStore(folder)
     committer = Committer(store, random.Random(1))
-    table = _create(committer, store)
+    table = _create(committer, store, "fetched")
     rows = 8000
     files = int(gigabytes * 2**30 / (rows * PARTITIONS * value_bytes)) + 1
     for number in range(files):
@@ -105,8 +129,8 @@ def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> t
     return spent, loading
 
 
-def _create(committer: Committer, store: FolderTableStore) -> Table:
-    location = f"{store.root}/streams/bench"
+def _create(committer: Committer, store: FolderTableStore, name: str) -> Table:
+    location = f"{store.root}/streams/{name}"
     return committer.create(
         new_topic_table(
             table_uuid="00000000-0000-4000-8000-000000000001", topic_id=bytes(16), location=location, now_ms=NOW_MS

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from lakestream import memory
 from lakestream.broker import Broker, Parts
@@ -55,6 +56,9 @@ from lakestream.stream.retention import Expiry, Retention
 from lakestream.stream.rules import Rules
 from lakestream.stream.upkeep import Schedule, Upkeep
 from lakestream.stream.waiting import Waiting
+
+if TYPE_CHECKING:
+    from lakestream.lake_assembly import Lake
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +119,7 @@ class Core:
     waiting: Waiting
     rules: Rules
     membership: Membership
+    lake: "Lake | None"
 
 
 async def build_core(settings: Settings, broker_id: int) -> Core:
@@ -123,6 +128,8 @@ async def build_core(settings: Settings, broker_id: int) -> Core:
     wal = await open_wal(settings)
     replica = Replica(command_log, wal, clock, broker_id)
     cache = Cache(settings.cache_bytes)
+    lake = build_lake(settings, replica, clock, random)
+    history = lake.history if lake is not None else None
     append_limits = AppendLimits(
         tick_bytes=settings.tick_max_bytes,
         under_way_bytes=settings.memory_bytes // 2,
@@ -137,11 +144,21 @@ async def build_core(settings: Settings, broker_id: int) -> Core:
         replica=replica,
         cache=cache,
         appender=Appender(replica, wal, cache, clock, append_limits),
-        reader=Reader(replica, wal, cache, ReadLimits(cache_bytes=settings.cache_bytes)),
+        reader=Reader(replica, wal, cache, ReadLimits(cache_bytes=settings.cache_bytes), history),
         waiting=Waiting(replica),
         rules=Rules(replica, topic_defaults(kafka_names(asdict(settings).items()))),
         membership=Membership(replica, clock, random, about(settings), timing(settings)),
+        lake=lake,
     )
+
+
+def build_lake(settings: Settings, replica: Replica, clock: Clock, random: Random) -> "Lake | None":
+    """What tables need, where there are any; else nothing of it is even imported."""
+    if not settings.tables:
+        return None
+    from lakestream.lake_assembly import Lake
+
+    return Lake(settings, replica, clock, random)
 
 
 def about(settings: Settings) -> Register:
@@ -207,16 +224,20 @@ def limits(settings: Settings) -> Limits:
 
 
 def build_http(core: Core, kafka: Kafka, metrics: Metrics, ready: Callable[[], str | None]) -> HttpServer:
-    replica = core.replica
+    replica, lake = core.replica, core.lake
     publish_server(metrics, kafka.server)
     publish_streams(metrics, core.appender, kafka.produce, kafka.fetch, core.cache)
     publish_state(metrics, replica, ready)
+    if lake is not None:
+        lake.publish(metrics)
     sources = HttpSources(
         ready=ready,
         brokers=lambda: describe_brokers(replica.state),
         metadata=lambda: describe_state(replica.state),
         commands=lambda after: follow(core.command_log, after),
         metrics=metrics,
+        mounts={"/iceberg": lake.catalog} if lake is not None else {},
+        tail=lake.tail if lake is not None else None,
     )
     return HttpServer(sources, core.settings.http_host, core.settings.http_port)
 
@@ -242,7 +263,8 @@ def build_upkeep(core: Core, mover: Mover, metrics: Metrics) -> Upkeep:
     schedule = Schedule(
         collect_s=settings.collector_interval_ms / 1000, retention_s=settings.log_retention_check_interval_ms / 1000
     )
-    return Upkeep(core.membership, collector, retention, mover, schedule)
+    purge = core.lake.purge if core.lake is not None else None
+    return Upkeep(core.membership, collector, retention, mover, schedule, purge)
 
 
 def run(settings: Settings, broker_id: int, ready_fd: int | None = None) -> int:
@@ -289,10 +311,15 @@ async def _run(settings: Settings, broker_id: int, ready_fd: int | None) -> int:
     def on_ready() -> None:
         me = about(settings)
         log.info("serving kafka=%s:%d http=%s", me.host, me.port, me.http)
+        if core.lake is None and any(stream.landed for stream in core.replica.state.streams.by_id.values()):
+            log.warning("some records are in tables only and cannot be read: start with --tables")
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)  # Requests make objects, but hardly any cycles.
         if ready_fd is not None:
             announce(ready_fd, Announcement(broker_id, f"{me.host}:{me.port}", me.http, os.getpid()))
 
-    return await broker.run(on_ready)
+    code = await broker.run(on_ready)
+    if core.lake is not None:
+        await core.lake.history.close()
+    return code

@@ -61,6 +61,10 @@ BROKER_READY = Figure("broker_ready", GAUGE, "1 while this broker serves, else 0
 OBJECTS_COLLECTED = Figure("objects_collected", COUNTER, "Dead WAL objects deleted by this broker.")
 ENTRIES_TRIMMED = Figure("entries_trimmed", COUNTER, "WAL entries that retention dropped.")
 OBJECTS_MOVED = Figure("objects_moved", COUNTER, "WAL objects whose live slices were moved out.")
+TABLE_LAG_SECONDS = Figure("table_lag_seconds", GAUGE, "How long the oldest record waits that is in no table yet.")
+TABLE_READS = Figure("table_reads", COUNTER, "Reads of old records from tables.")
+TABLE_READ_ERRORS = Figure("table_read_errors", COUNTER, "Reads from tables that failed.")
+TABLE_FILES_PURGED = Figure("table_files_purged", COUNTER, "Files of dropped tables deleted by this broker.")
 
 FIGURES = tuple(figure for figure in list(globals().values()) if isinstance(figure, Figure))
 

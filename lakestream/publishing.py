@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from lakestream import metrics as m
 from lakestream.metadata.replica import Replica
@@ -15,6 +16,9 @@ from lakestream.stream.cache import Cache
 from lakestream.stream.collector import Collector
 from lakestream.stream.mover import Mover
 from lakestream.stream.retention import Retention
+
+if TYPE_CHECKING:
+    from lakestream.stream.history import History
 
 REFUSALS = ("api", "failure", "frame", "http", "idle", "request", "slow", "stalled", "tls", "too many", "version")
 """Why a connection may be closed, as connection.py and server.py say it; "failure" is a fault of ours."""
@@ -70,3 +74,12 @@ def publish_state(metrics: Metrics, replica: Replica, ready: Callable[[], str | 
     metrics.sample(m.STATE_MEMBERS, lambda: len(replica.state.members.brokers()))
     metrics.sample(m.BROKER_EPOCH, lambda: replica.epoch)
     metrics.sample(m.BROKER_READY, lambda: float(ready() is None))
+
+
+def publish_tables(
+    metrics: Metrics, history: "History", lag_s: Callable[[], float], purged_files: Callable[[], int]
+) -> None:
+    metrics.sample(m.TABLE_LAG_SECONDS, lag_s)
+    metrics.sample(m.TABLE_READS, lambda: history.reads)
+    metrics.sample(m.TABLE_READ_ERRORS, lambda: history.errors)
+    metrics.sample(m.TABLE_FILES_PURGED, purged_files)

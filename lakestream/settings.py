@@ -38,7 +38,7 @@ def _setting(
 
 
 _PLACE, _TOPICS, _GROUPS, _WRITE = "Where", "Topics and records", "Groups and producers", "Memory and writing"
-_NET, _META, _LOGS = "Network", "Metadata and upkeep", "Logs"
+_NET, _META, _LAKE, _LOGS = "Network", "Metadata and upkeep", "Tables", "Logs"
 _PORT = 65535
 
 
@@ -97,6 +97,8 @@ class Settings:
     log_retention_check_interval_ms: int = _setting(_META, 30_000, "How often retention is applied.", low=10)
     collector_interval_ms: int = _setting(_META, 60_000, "How often dead WAL objects are looked for.", low=10)
     collector_grace_ms: int = _setting(_META, 600_000, "How long an unreferenced WAL object is still kept.")
+
+    tables: bool = _setting(_LAKE, False, "Turn topics into Iceberg tables with Spark (experimental).")
 
     log_level: str = _setting(_LOGS, "info", "Least severe line logged.", choices=("debug", "info", "warning", "error"))
     log_format: str = _setting(
@@ -191,6 +193,12 @@ def is_url(place: str) -> bool:
 def data_folder(settings: Settings) -> Path | None:
     """The local folder that records live in; None if they live elsewhere."""
     return None if is_url(settings.data) else Path(settings.data.removeprefix("file://"))
+
+
+def data_uri(settings: Settings) -> str:
+    """The folder or bucket that records and tables live in as a URI, without a slash at its end."""
+    folder = data_folder(settings)
+    return settings.data.rstrip("/") if folder is None else f"file://{folder.absolute()}"
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -300,6 +308,8 @@ def _checked(settings: Settings) -> Settings:
         raise SettingsError(f"metadata: {metadata!r} is no URL we know; use sqlite:///path or memory:")
     if settings.brokers > 1 and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
         raise SettingsError("memory: serves one broker only, since processes share no memory; use a folder and sqlite:")
+    if settings.tables and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
+        raise SettingsError("tables need a store that Spark can read too, and memory: is none; use a folder or s3://")
     if settings.broker_session_ms < 2 * settings.broker_heartbeat_ms:
         raise SettingsError("broker_session_ms must be at least twice broker_heartbeat_ms, or live brokers expire")
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:

@@ -1,8 +1,9 @@
-"""`lakestream serve`: broker processes, and the owner of a shared SQLite log, started and kept running.
+"""`lakestream serve`: broker processes, the owner of a shared SQLite log, and the pipeline, started and kept running.
 
 The contract with a broker's process: it is started as `... broker --id I --ready-fd N`, with its settings as JSON in
 the environment (settings.CHILD_VARIABLE). When it serves, it announces itself on descriptor N (readiness.py). SIGTERM
-asks it to drain and stop. It exits with GIVE_UP if starting it again cannot help.
+asks it to drain and stop. It exits with GIVE_UP if starting it again cannot help. The pipeline's is the same, but
+nobody depends on it: it starts when the brokers serve, is started again for ever, and if it gives up, tables wait.
 This module imports nothing heavy: the time to the ready line counts.
 """
 
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from lakestream import settings as config
@@ -33,6 +35,10 @@ QUICK_DEATH_S = 1.0
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.2, 5.0
 FIRST_STARTS_MAX = 4
 OWNER_STOP_S = 3.0
+PIPELINE_BACKOFF_MAX_S = 60.0
+PIPELINE_STOP_S = 5.0
+"""What Spark may take to end, after the last round."""
+PIPELINE_NEEDS = ("pyarrow", "pyspark")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -42,6 +48,7 @@ class Programs:
 
     broker: tuple[str, ...] = (sys.executable, "-m", "lakestream.cli.main", "broker")
     owner: tuple[str, ...] = (sys.executable, "-m", "lakestream.metadata.stores.owner")
+    pipeline: tuple[str, ...] = (sys.executable, "-m", "lakestream.cli.main", "pipeline")
 
 
 def serve(settings: Settings, programs: Programs | None = None) -> int:
@@ -86,10 +93,11 @@ class _Supervisor:
         self._each = each
         self._programs = programs
         self._owner: _Child | None = None
+        self._pipeline: _Child | None = None
         self._brokers: list[_Child] = []
         self._signals = 0
         self._asked_to_stop = asyncio.Event()
-        if len(each) > 1 and database is not None:
+        if (len(each) > 1 or each[0].tables) and database is not None:
             database.parent.mkdir(parents=True, exist_ok=True)
             self._socket = str(sockets / "log.sock")
             argv = (*programs.owner, str(database.absolute()), self._socket)
@@ -101,6 +109,7 @@ class _Supervisor:
             loop.add_signal_handler(number, self._on_signal)
         loop.add_signal_handler(signal.SIGCHLD, self._on_child)
         children: set[asyncio.Task[int]] = set()
+        landing: list[asyncio.Task[int]] = []
         code = 0
         try:
             if self._owner is not None:
@@ -112,17 +121,33 @@ class _Supervisor:
                 code = await self._until(self._all_serve, children)
             if not code and not self._asked_to_stop.is_set():
                 self._say_ready()
+                landing = self._start_pipeline()
                 code = await self._while_some_serve(children)
         finally:
             await self._stop()
-            await asyncio.gather(*children)
+            await asyncio.gather(*children, *landing)
         return code
 
     def _broker(self, number: int, settings: Settings) -> "_Child":
+        argv = (*self._programs.broker, "--id", str(number))
+        return _Child(f"broker {number}", argv, self._handed_down(settings))
+
+    def _handed_down(self, settings: Settings) -> dict[str, str]:
         if self._owner is not None:
             settings = replace(settings, metadata=f"owner:{self._socket}")
-        argv = (*self._programs.broker, "--id", str(number))
-        return _Child(f"broker {number}", argv, {config.CHILD_VARIABLE: config.to_json(settings)})
+        return {config.CHILD_VARIABLE: config.to_json(settings)}
+
+    def _start_pipeline(self) -> list[asyncio.Task[int]]:
+        """Beside the brokers, which serve with or without it."""
+        if not self._each[0].tables:
+            return []
+        missing = [name for name in PIPELINE_NEEDS if find_spec(name) is None]
+        if missing:
+            log.error("tables wait: %s not installed; run `pip install 'lakestream[lake]'`", " and ".join(missing))
+            return []
+        environment = self._handed_down(self._each[0])
+        self._pipeline = _Child("pipeline", self._programs.pipeline, environment, vital=False)
+        return [asyncio.create_task(self._pipeline.run())]
 
     async def _all_serve(self) -> None:
         await asyncio.gather(*(child.serves() for child in self._brokers))
@@ -179,25 +204,36 @@ class _Supervisor:
             child.reap()
 
     def _children(self) -> list["_Child"]:
-        return self._brokers + ([self._owner] if self._owner is not None else [])
+        return self._brokers + [child for child in (self._pipeline, self._owner) if child is not None]
 
     async def _stop(self) -> None:
-        """Brokers drain first; the log's owner goes last, since draining brokers still need it."""
-        await asyncio.gather(*(child.stop(self._each[0].drain_ms / 1000) for child in self._brokers))
+        """Brokers drain first, and the pipeline; the log's owner goes last, since those who drain still need it."""
+        drain_s = self._each[0].drain_ms / 1000
+        stops = [child.stop(drain_s) for child in self._brokers]
+        if self._pipeline is not None:
+            stops.append(self._pipeline.stop(drain_s + PIPELINE_STOP_S))
+        await asyncio.gather(*stops)
         if self._owner is not None:
             await self._owner.stop(OWNER_STOP_S)
 
 
 class _Child:
-    """One process that is started again whenever it dies, until it is stopped or gives up."""
+    """One process that is started again whenever it dies, until it is stopped or gives up.
 
-    def __init__(self, name: str, argv: Sequence[str], environment: Mapping[str, str], socket_path: str = "") -> None:
+    One that is not `vital` is never given up for dying: it is tried more and more seldom, as long as others serve.
+    """
+
+    def __init__(
+        self, name: str, argv: Sequence[str], environment: Mapping[str, str], socket_path: str = "", vital: bool = True
+    ) -> None:
         self.name = name
         self.announcement: Announcement | None = None
         self.gave_up = False
         self._argv = argv
         self._environment = {**os.environ, **environment}
         self._socket_path = socket_path
+        self._vital = vital
+        self._backoff_max_s = BACKOFF_MAX_S if vital else PIPELINE_BACKOFF_MAX_S
         self._process: subprocess.Popen[bytes] | None = None
         self._served = asyncio.Event()
         self._exited = asyncio.Event()
@@ -217,11 +253,13 @@ class _Child:
                 break
             quick = not serving or loop.time() - since < QUICK_DEATH_S
             quick_deaths = quick_deaths + 1 if quick else 0
-            if code == GIVE_UP or (not self._served.is_set() and quick_deaths >= FIRST_STARTS_MAX):
-                log.error("gave up: it does not start", extra={"child": self.name, "code": code})
+            never_served = self._vital and not self._served.is_set() and quick_deaths >= FIRST_STARTS_MAX
+            if code == GIVE_UP or never_served:
+                told = "gave up: it does not start" if self._vital else "gave up: tables wait, brokers serve on"
+                log.error(told, extra={"child": self.name, "code": code})
                 self.gave_up = True
                 return 1
-            delay_s = min(BACKOFF_FIRST_S * 2 ** (quick_deaths - 2), BACKOFF_MAX_S) if quick_deaths > 1 else 0.0
+            delay_s = min(BACKOFF_FIRST_S * 2 ** (quick_deaths - 2), self._backoff_max_s) if quick_deaths > 1 else 0.0
             log.warning("died, starting it again", extra={"child": self.name, "code": code, "delay_s": delay_s})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay_s or 0.001)

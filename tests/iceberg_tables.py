@@ -158,12 +158,12 @@ class OtherEngine:
         for entry in gone:
             rows = pq.read_table(_path(entry.data_file.file_path), schema=None)
             dead = deleted.get(entry.data_file.file_path, set())
-            parts.append(rows.take([place for place in range(rows.num_rows) if place not in dead]))
+            parts.append(rows.take(pa.array([at for at in range(rows.num_rows) if at not in dead], pa.int64())))
         rows = pa.concat_tables(parts, promote_options="default")
         order = list(range(rows.num_rows))
         if shuffled:
             self._chance.shuffle(order)
-        rows = rows.take(order)
+        rows = rows.take(pa.array(order, pa.int64()))
         if extra_column:
             rows = rows.append_column(
                 pa.field("note", pa.string(), metadata={b"PARQUET:field_id": b"100"}), [["x"] * rows.num_rows]

@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +13,7 @@ from lakestream import logs
 from lakestream.cli.options import SettingsCommand, loaded_settings, pairs
 from lakestream.errors import LakestreamError
 from lakestream.readiness import GIVE_UP
-from lakestream.settings import CHILD_VARIABLE, Settings, data_folder, from_json
+from lakestream.settings import CHILD_VARIABLE, Settings, data_uri, from_json
 
 log = logging.getLogger("lakestream.pipeline")
 
@@ -43,7 +42,7 @@ def pipeline(
     from lakestream.pipeline.service import MEMBER_ID, Options
 
     options = Options(
-        root=root_uri(settings),
+        root=data_uri(settings),
         master=master,
         member_id=MEMBER_ID if member_id is None else member_id,
         conf=pairs(conf, "--conf"),
@@ -60,12 +59,6 @@ def pipeline(
         log.critical("the pipeline stops: %s", error)
         code = 1
     sys.exit(code)
-
-
-def root_uri(settings: Settings) -> str:
-    """The folder or bucket of the settings as a URI, without a slash at its end."""
-    folder = data_folder(settings)
-    return settings.data.rstrip("/") if folder is None else f"file://{Path(folder).absolute()}"
 
 
 async def _run(settings: Settings, options: Any, ready_fd: int | None) -> int:

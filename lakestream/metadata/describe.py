@@ -2,12 +2,12 @@
 
 import msgspec
 
-from lakestream.model import groups, members, producers, streams, topics
+from lakestream.model import catalog, groups, members, producers, streams, topics
 from lakestream.model.commands import APPEND, ENVELOPE, Register, envelope_of
 from lakestream.model.state import State
 
 _BODIES = {
-    body.KIND: body for family in (members, topics, streams, producers, groups) for body, _ in family.RULES
+    body.KIND: body for family in (members, topics, streams, producers, groups, catalog) for body, _ in family.RULES
 }
 _BODIES[Register.KIND] = Register
 ROWS_SHOWN = 20
@@ -92,11 +92,16 @@ def _member(member: members.Member) -> dict[str, object]:
 
 def _topic(state: State, topic: topics.Topic) -> dict[str, object]:
     parts = [state.streams.by_id[stream_id] for stream_id in topic.streams]
+    landing, table = state.catalog.landings.get(topic.id), state.catalog.of_topic(topic.id)
     return {
         "name": topic.name,
         "id": topic.id.hex(),
         "configs": topic.configs,
         "entries": topic.entries,
         "bytes": sum(part.size for part in parts),
-        "partitions": [{"stream": part.id, "start": part.start, "end": part.next} for part in parts],
+        "table": table.location if table is not None else "",
+        "held": landing.held if landing is not None else "",
+        "partitions": [
+            {"stream": part.id, "start": part.start, "landed": part.landed, "end": part.next} for part in parts
+        ],
     }

@@ -95,6 +95,11 @@ class Warehouse:
         return "/".join([self.uri.rstrip("/"), *steps, f"{fit(name)}-{uuid}"])
 
 
+def warehouse_uri(root: str, cluster: str) -> str:
+    """Where the tables of a cluster lie, in the folder or bucket of its records."""
+    return f"{root}/{cluster}/tables"
+
+
 def fit(name: str) -> str:
     """A name as one step of a path that every store and engine takes."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].lstrip(".") or "_"

@@ -63,7 +63,7 @@ def _swap64(_typing: Any, _value: Any) -> _Generator:  # pragma: no cover (as ab
 def _copy(_typing: Any, _target: Any, _source: Any, _size: Any) -> _Generator:  # pragma: no cover (as above)
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         target, source = (builder.inttoptr(one, ir.IntType(8).as_pointer()) for one in arguments[:2])
-        cgutils.raw_memcpy(builder, target, source, arguments[2], 1)
+        cgutils.raw_memcpy(builder, target, source, arguments[2], 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
@@ -204,7 +204,8 @@ def find_run(
     """How many simple requests, `limit` at most, stand in a row from `position` on, where they end, and their bytes.
 
     Simple is a Produce request with the remembered prefix, of one partition below `partitions` and one sound,
-    uncompressed batch of at most `longest` bytes, whose timestamps lie in [earliest, latest]. The bytes are those of the batches.
+    uncompressed batch of at most `longest` bytes, whose timestamps lie in [earliest, latest]. Only
+    the bytes of batches are counted.
     """
     flexible = 1 if version >= 9 else 0
     # Behind the prefix: the partition, the length of the records at its shortest, a batch's header.

@@ -138,15 +138,16 @@ def _in_order(stream: Stream) -> Iterator[tuple[int, Slice]]:
 
 
 def divide(works: Sequence[TopicWork], slots: int, limits: RoundLimits) -> list[list[Share]]:
-    """The tasks of a round: as many as there are slots for, or more if they would be too large."""
+    """The tasks of a round: as many as there are slots for, or a multiple of that if they would be too large."""
     total = sum(work.size + limits.file_weight_bytes for work in works)
-    room = min(max(-(-total // max(slots, 1)), limits.small_task_bytes), limits.task_bytes)
+    turns = -(-total // (max(slots, 1) * limits.task_bytes))
+    room = max(-(-total // max(slots * turns, 1)), limits.small_task_bytes)
     tasks: list[list[Share]] = []
     left = 0
     for work in works:
         size = work.size + limits.file_weight_bytes
-        if size > limits.task_bytes or (size > left and size > room):
-            tasks += [[share] for share in _cut(work, room)]
+        if size > left and size > room:
+            tasks += [[share] for share in _cut(work, -(-size // room))]
             left = 0
             continue
         if size > left:
@@ -157,20 +158,19 @@ def divide(works: Sequence[TopicWork], slots: int, limits: RoundLimits) -> list[
     return tasks
 
 
-def _cut(work: TopicWork, room: int) -> Iterator[Share]:
+def _cut(work: TopicWork, parts: int) -> Iterator[Share]:
     """A large topic in even parts, in the order of its objects, so that each covers a narrow range of offsets."""
-    parts = -(-work.size // room)
     each = -(-work.size // parts)
     part: list[Slice] = []
-    size = 0
+    passed = number = 0
     for one in work.slices:
-        if part and size + one.length > each:
+        own = (passed + one.length // 2) // each
+        if part and own != number:
             yield Share(work.topic_id, by_offset(part))
-            part, size = [], 0
+            part = []
         part.append(one)
-        size += one.length
-    if part:
-        yield Share(work.topic_id, by_offset(part))
+        passed, number = passed + one.length, own
+    yield Share(work.topic_id, by_offset(part))
 
 
 def by_offset(slices: Iterable[Slice]) -> tuple[Slice, ...]:

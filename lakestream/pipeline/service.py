@@ -17,7 +17,7 @@ from lakestream.data.tables.store import open_table_store
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog_names import Warehouse
+from lakestream.model.catalog_names import Warehouse, warehouse_uri
 from lakestream.model.commands import LEVEL, Register
 from lakestream.pipeline.driver import Driver
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
@@ -145,8 +145,3 @@ class Pipeline:
 
     def _warehouse(self) -> Warehouse:
         return Warehouse(warehouse_uri(self._options.root, self.replica.state.cluster))
-
-
-def warehouse_uri(root: str, cluster: str) -> str:
-    """Where the tables of a cluster lie."""
-    return f"{root}/{cluster}/tables"

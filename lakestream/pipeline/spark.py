@@ -101,9 +101,10 @@ class Spark:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        count = len(tasks)
         on_rows = _on_rows(work, list(tasks), self._package)
-        frame = self.session.range(0, count, 1, count).mapInArrow(on_rows, RESULT_SCHEMA)
+        # To start a task of Spark's takes a tenth of a second: each slot gets one, with several of ours in it.
+        partitions = min(len(tasks), self.slots)
+        frame = self.session.range(0, len(tasks), 1, partitions).mapInArrow(on_rows, RESULT_SCHEMA)
         try:
             rows = frame.collect()
         except (Py4JError, PySparkException, OSError) as error:

@@ -79,7 +79,7 @@ Submitted = Batches | ManyBatches
 
 
 class Tick:
-    """One WAL object on its way. What it holds is in `rows` and `owners`, or in `joined` if some of it came in tables."""
+    """One WAL object on its way. Its batches are in `rows` and `owners`; in `joined` if some of them came in tables."""
 
     __slots__ = (
         "body", "epoch", "failed", "joined", "number", "owners", "rows", "since", "size", "submissions", "written",
@@ -103,8 +103,9 @@ class Tick:
 
     def payload(self) -> bytes:
         """Of the `Append` that makes it known."""
-        joined = self.joined
-        return pack_append(self.number, self.size, self.rows) if joined is None else joined.payload(self.number, self.size)
+        if self.joined is not None:
+            return self.joined.payload(self.number, self.size)
+        return pack_append(self.number, self.size, self.rows)
 
 
 class AppendStats:
@@ -139,6 +140,9 @@ class Appender:
         self._full = False
         self._last_arrival = 0.0
         self._crowd = 0
+        self._bulk = False
+        self._paused = False
+        self._unanswered = 0
         self._timer: asyncio.Handle | None = None
         self._writing = 0
         self._next_tick = 1
@@ -192,9 +196,10 @@ class Appender:
         elif self._wal.linger_ms:
             self._last_arrival = self._clock.monotonic()
             self._timer = loop.call_later(self._limits.silence_s, self._tick_if_silent, self._last_arrival)
-        elif self._crowd >= self._limits.crowd:
-            # Many small requests: a tick costs the same for ten or a thousand of them, so let more of them come.
-            self._timer = loop.call_later(self._limits.crowd_pause_s, self._tick)
+        elif self._crowd >= self._limits.crowd or (self._unanswered and self._bulk):
+            # A tick costs the same for ten requests or a thousand: while there is enough to do, let more of them come.
+            self._paused = True
+            self._timer = loop.call_later(self._limits.pause_s, self._tick)
         else:
             self._timer = loop.call_soon(self._tick)
 
@@ -212,10 +217,13 @@ class Appender:
     def _tick(self) -> None:
         """Make a tick of what was gathered, and start to write it."""
         self._timer = None
+        self._paused = False
         if not self._gathered or self._writing >= self._limits.uploads:
             return
         tick = Tick(self._next_tick, self._replica.epoch, self._take(), self._clock.monotonic())
         self._crowd = sum(len(one.table) if isinstance(one, ManyBatches) else 1 for one in tick.submissions)
+        self._bulk = sum(one.size for one in tick.submissions) >= self._limits.bulk_bytes
+        self._unanswered += 1
         self._next_tick += 1
         self._order.append(tick)
         if not tick.epoch:
@@ -345,6 +353,9 @@ class Appender:
         """Called while the command is being folded: the object it added is the newest one in the state."""
         self._settled = max(self._settled, tick.number)
         self.stats.ticks += 1
+        self._unanswered -= 1
+        if not self._unanswered and self._paused and self._crowd < self._limits.crowd:
+            self._schedule(now=True)
         if isinstance(outcome, No):
             outcome = Retry(f"refused: {outcome.message}")
         if isinstance(outcome, LakestreamError):

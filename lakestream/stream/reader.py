@@ -1,6 +1,7 @@
 """The reader: finds the entries of an offset, takes the bytes from memory or from the WAL, and gives whole batches.
 
     find entry -> piece in the cache | read (each piece once, whoever asks) -> stamp base offsets -> cut at batches
+    below the stream's progress: the topic's table (history.py)
 
 What it returns are views of cached pieces, ready to be sent: base offsets are right, bodies are as produced.
 """
@@ -9,6 +10,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lakestream.errors import Corrupt, Missing, Rejected, Retry
 from lakestream.interfaces import Wal
@@ -39,6 +41,9 @@ from lakestream.model.wal_object import (
 from lakestream.stream.cache import Cache, Key, Piece
 from lakestream.stream.limits import ReadLimits
 
+if TYPE_CHECKING:
+    from lakestream.stream.history import History
+
 _FRAME = struct.Struct(">qi").unpack_from
 _STAMP = struct.Struct(">q").pack_into
 _EPOCH = struct.Struct(">i").pack_into
@@ -59,13 +64,16 @@ class Found:
 
 
 class Reader:
-    """Reads streams. Below a table's progress the table will answer; until there is one, the WAL holds everything."""
+    """Reads streams. Below a table's progress the table answers; where there is none, the WAL holds everything."""
 
-    def __init__(self, replica: Replica, wal: Wal, cache: Cache, limits: ReadLimits) -> None:
+    def __init__(
+        self, replica: Replica, wal: Wal, cache: Cache, limits: ReadLimits, history: "History | None" = None
+    ) -> None:
         self._replica = replica
         self._wal = wal
         self._cache = cache
         self._limits = limits
+        self._history = history
         self._loading: dict[Key, asyncio.Future[Piece]] = {}
         self._indexes: dict[int, dict[int, MergedSlice]] = {}
         self._slots = asyncio.Semaphore(limits.reads_at_once)
@@ -82,6 +90,9 @@ class Reader:
         while left > 0 or (at_least_one and not views):
             if not stream.start <= offset <= stream.next:
                 raise Rejected(Reason.OFFSET_OUT_OF_RANGE, f"{offset} is outside [{stream.start}, {stream.next}]")
+            if offset < stream.landed:
+                # Alone: the next batch of the WAL may begin below the progress, and no answer gives a record twice.
+                return await self._old(stream).read(stream, offset, max_bytes, at_least_one)
             index = stream.find(offset)
             if index >= len(stream.bases):
                 return views
@@ -103,7 +114,7 @@ class Reader:
         """The same without waiting, if the bytes are at hand; None if they are not, or if it would raise."""
         views: list[memoryview] = []
         left = max_bytes
-        if not stream.start <= offset <= stream.next:
+        if not stream.start <= offset <= stream.next or offset < stream.landed:
             return None
         while left > 0 or (at_least_one and not views):
             index = stream.find(offset)
@@ -128,38 +139,58 @@ class Reader:
 
     async def find_timestamp(self, stream: Stream, timestamp: int) -> Found | None:
         """The first record with this timestamp or a later one."""
-        for entry in list(stream.entries(stream.start)):
+        floor = stream.start
+        while floor < stream.landed:
+            upto = stream.landed
+            row = await self._old(stream).find_time(stream, timestamp, floor, upto)
+            if row is not None:
+                return Found(row.offset, row.timestamp)
+            floor = upto
+        for entry in list(stream.entries(floor)):
             if entry.max_timestamp < timestamp:
                 continue
-            async for batch in self._batches(stream, entry, timestamp):
+            async for batch in self._batches(stream, entry, timestamp, floor):
                 if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] >= timestamp:
                     found = records.find_timestamp(batch, timestamp)
-                    if found is not None and found[0] < stream.start:
-                        found = _first_kept(batch, stream.start, timestamp)
+                    if found is not None and found[0] < max(stream.start, floor):
+                        found = _first_kept(batch, max(stream.start, floor), timestamp)
                     if found is not None:
                         return Found(*found)
         return None
 
     async def find_max_timestamp(self, stream: Stream) -> Found | None:
         """The record with the greatest timestamp, the first of several."""
-        entries = sorted(stream.entries(stream.start), key=lambda entry: (-entry.max_timestamp, entry.base))
         best: Found | None = None
+        floor = stream.start
+        while floor < stream.landed:
+            upto = stream.landed
+            row = await self._old(stream).latest_time(stream, floor, upto)
+            if row is not None and (best is None or row.timestamp > best.timestamp):
+                best = Found(row.offset, row.timestamp)
+            floor = upto
+        entries = sorted(stream.entries(floor), key=lambda entry: (-entry.max_timestamp, entry.base))
         for entry in entries:
             if best is not None and entry.max_timestamp <= best.timestamp:
                 break
-            async for batch in self._batches(stream, entry, best.timestamp + 1 if best is not None else -1):
+            async for batch in self._batches(stream, entry, best.timestamp + 1 if best is not None else -1, floor):
                 if best is not None and _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] <= best.timestamp:
                     continue
                 found = records.find_max_timestamp(batch)
-                if found is not None and found[0] < stream.start:
-                    found = _greatest_kept(batch, stream.start)
+                if found is not None and found[0] < max(stream.start, floor):
+                    found = _greatest_kept(batch, max(stream.start, floor))
                 if found is not None and (best is None or found[1] > best.timestamp):
                     best = Found(*found)
         return best
 
-    async def _batches(self, stream: Stream, entry: Entry, timestamp: int) -> AsyncIterator[memoryview]:
+    def _old(self, stream: Stream) -> "History":
+        """The way to what is below a stream's progress."""
+        if self._history is None:
+            raise Retry(f"{stream!r} is in its table below {stream.landed}, which needs the setting `tables`")
+        return self._history
+
+    async def _batches(self, stream: Stream, entry: Entry, timestamp: int, floor: int) -> AsyncIterator[memoryview]:
         """The batches of an entry, from about where the first one with this timestamp or a later one lies."""
-        offset = await self._first_offset(entry, timestamp)
+        offset = max(await self._first_offset(entry, timestamp), floor)
         while offset < entry.end:
             views = await self.read(stream, max(offset, stream.start), min(entry.length, self._limits.chunk_bytes))
             if not views:

@@ -30,16 +30,18 @@ class Schedule:
 
 
 class Upkeep:
-    """Runs the collector, retention and the mover side by side."""
+    """Runs the collector, retention, the mover and, where there are tables, the purger side by side."""
 
     def __init__(
-        self, membership: Membership, collector: Collector, retention: Retention, mover: Mover, schedule: Schedule
-    ) -> None:
+        self, membership: Membership, collector: Collector, retention: Retention, mover: Mover, schedule: Schedule,
+        purge: Callable[[], Awaitable[int]] | None = None,
+    ) -> None:  # fmt: skip
         self._membership = membership
         self._collector = collector
         self._retention = retention
         self._mover = mover
         self._schedule = schedule
+        self._purge = purge
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -47,6 +49,8 @@ class Upkeep:
             group.create_task(self._every(self._schedule.collect_s, self._collector.collect), name="collector")
             group.create_task(self._every(self._schedule.retention_s, self._retention.apply), name="retention")
             group.create_task(self._every(self._schedule.move_s, self._move), name="mover")
+            if self._purge is not None:
+                group.create_task(self._every(self._schedule.collect_s, self._purge), name="purger")
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[int]]) -> None:
         while True:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -159,3 +160,20 @@ def test_every_figure_has_a_name_of_its_own_and_a_sentence() -> None:
     assert len(set(names)) == len(names) > 30
     assert all(figure.help.endswith(".") for figure in metrics.FIGURES)
     assert all(bool(figure.buckets) == (figure.kind == metrics.HISTOGRAM) for figure in metrics.FIGURES)
+
+
+async def test_where_topics_have_tables_the_tail_of_each_is_told(served: Serve) -> None:
+    fake, client, _ = served
+    assert (await client.get("/tail/a")).status_code == 404
+
+    async def tail(topic: str) -> bytes:
+        if topic != "a.b":
+            raise Missing("there is no topic")
+        return b'{"topic":"a.b"}'
+
+    server = HttpServer(replace(fake.sources(), tail=tail), "127.0.0.1", 0)
+    host, port = await server.start()
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as other:
+        assert (await other.get("/tail/a.b")).json() == {"topic": "a.b"}
+        assert (await other.get("/tail/c")).status_code == 404
+    await server.stop()

@@ -109,6 +109,12 @@ def test_memory_cannot_be_shared_by_several_brokers(tmp_path: Path) -> None:
         load({"data": "memory:", "brokers": 2}, {}, folder=tmp_path)
 
 
+def test_tables_are_off_unless_asked_for_and_need_a_store_that_others_can_read(tmp_path: Path) -> None:
+    assert not load({}, {}, folder=tmp_path).settings.tables
+    with pytest.raises(SettingsError, match="tables need a store"):
+        load({"data": "memory:", "tables": True}, {}, folder=tmp_path)
+
+
 def test_a_child_gets_the_very_settings_of_its_supervisor(tmp_path: Path) -> None:
     settings = load({"kafka_port": 1234, "data": "s3://bucket"}, {}, folder=tmp_path).settings
     assert from_json(to_json(settings)) == settings

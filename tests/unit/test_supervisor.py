@@ -57,13 +57,34 @@ with open(os.environ["TOY_FOLDER"] + "/pid-owner", "w") as file: file.write(str(
 while True: server.accept()[0].close()
 """
 
+PIPELINE = """
+import argparse, os, signal, sys, threading
+from lakestream.readiness import Announcement, announce
+from lakestream.settings import CHILD_VARIABLE
+parser = argparse.ArgumentParser(); parser.add_argument("--ready-fd", type=int)
+flags = parser.parse_args()
+folder = os.environ["TOY_FOLDER"]
+with open(f"{folder}/starts-pipeline", "a") as file: file.write("x")
+if os.environ["TOY_MODE"] == "no java": sys.exit(78)
+if os.environ["TOY_MODE"] == "no luck": sys.exit(1)
+stop = threading.Event()
+def drain(*_):
+    open(f"{folder}/drained-pipeline", "w").close()
+    stop.set()
+signal.signal(signal.SIGTERM, drain)
+with open(f"{folder}/settings-pipeline", "w") as file: file.write(os.environ[CHILD_VARIABLE])
+with open(f"{folder}/pid-pipeline", "w") as file: file.write(str(os.getpid()))
+announce(flags.ready_fd, Announcement(1000000, "", "", os.getpid()))
+while not stop.is_set(): stop.wait(0.05)
+"""
+
 MAIN = """
 import sys
 from lakestream import logs
 from lakestream.settings import from_json
 from lakestream.supervisor import Programs, serve
 logs.configure("info", "logfmt")
-sys.exit(serve(from_json(sys.argv[1]), Programs((sys.executable, sys.argv[2]), (sys.executable, sys.argv[3]))))
+sys.exit(serve(from_json(sys.argv[1]), Programs(*((sys.executable, script) for script in sys.argv[2:]))))
 """
 
 
@@ -71,12 +92,12 @@ class Toy:
     """A supervisor in a process of its own, over toy brokers."""
 
     def __init__(self, folder: Path, settings: Settings, mode: str) -> None:
-        for name, code in (("broker.py", BROKER), ("owner.py", OWNER), ("main.py", MAIN)):
+        for name, code in (("broker.py", BROKER), ("owner.py", OWNER), ("pipeline.py", PIPELINE), ("main.py", MAIN)):
             (folder / name).write_text(code)
         self.folder = folder
         self.errors = (folder / "stderr").open("w")
         environment = {**os.environ, "TOY_FOLDER": str(folder), "TOY_MODE": mode, "PYTHONPATH": str(Path.cwd())}
-        argv = [sys.executable, "main.py", supervisor.config.to_json(settings), "broker.py", "owner.py"]
+        argv = [sys.executable, "main.py", supervisor.config.to_json(settings), "broker.py", "owner.py", "pipeline.py"]
         self.process = subprocess.Popen(
             argv, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=self.errors, text=True
         )
@@ -249,3 +270,46 @@ def test_further_brokers_take_the_next_ports_and_advertise_what_was_asked_for() 
     settings = Settings(kafka_port=first, http_port=0, advertised_host="example.org", advertised_port=443)
     (one,) = supervisor.for_each_broker(settings)
     assert (one.kafka_port, one.advertised_host, one.advertised_port) == (first, "example.org", 443)
+
+
+def has_begun(toy: Toy, name: str) -> bool:
+    return (toy.folder / name).exists() and toy.read(name) != ""
+
+
+def test_without_tables_there_is_no_pipeline_and_a_single_broker_has_no_owner(start: Start) -> None:
+    toy = start(brokers=1)
+    toy.ready_line()
+    toy.process.terminate()
+    assert toy.process.wait() == 0
+    assert not (toy.folder / "starts-pipeline").exists() and not (toy.folder / "pid-owner").exists()
+
+
+def test_with_tables_a_pipeline_runs_beside_the_broker_on_the_same_log_and_comes_back_when_killed(start: Start) -> None:
+    toy = start(brokers=1, tables=True)
+    toy.ready_line()
+    eventually(lambda: has_begun(toy, "pid-pipeline"))
+    urls = {json.loads(toy.read(f"settings-{name}"))["metadata"] for name in ("0", "pipeline")}
+    assert len(urls) == 1 and urls.pop().startswith("owner:/")
+    before = toy.pid("pipeline")
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: has_begun(toy, "pid-pipeline") and toy.pid("pipeline") != before)
+    assert toy.read("starts-0") == "1"
+    toy.process.terminate()
+    assert toy.process.wait() == 0
+    assert (toy.folder / "drained-pipeline").exists() and not alive(toy.pid("pipeline"))
+
+
+def test_a_pipeline_that_cannot_run_leaves_the_brokers_alone(start: Start) -> None:
+    toy = start("no java", brokers=2, tables=True)
+    assert toy.ready_line().startswith("ready kafka=")
+    eventually(lambda: "tables wait, brokers serve on" in toy.log())
+    assert toy.process.poll() is None and all(alive(toy.pid(str(i))) for i in range(2))
+    assert toy.read("starts-pipeline") == "x"
+
+
+def test_a_pipeline_that_fails_again_and_again_is_tried_again_and_again(start: Start) -> None:
+    toy = start("no luck", brokers=1, tables=True)
+    toy.ready_line()
+    eventually(lambda: has_begun(toy, "starts-pipeline"))
+    eventually(lambda: len(toy.read("starts-pipeline")) > supervisor.FIRST_STARTS_MAX, 20.0)
+    assert toy.process.poll() is None and alive(toy.pid("0"))

@@ -80,24 +80,37 @@ class Container:
     records: list[Record]
 
 
-def read_container(data: bytes) -> Container:
-    """Raises Corrupt if it is not an Avro file, or not a whole one."""
-    if data[: len(MAGIC)] != MAGIC:
-        raise Corrupt("not an Avro file")
+def read_container(data: bytes, skipped: frozenset[str] = frozenset()) -> Container:
+    """Read all records, without the fields that are `skipped`, in whatever record they are.
+
+    Raises Corrupt if it is not an Avro file, or not a whole one.
+    """
     try:
-        return _read_container(data)
+        return _read_container(data, skipped)
     except (LookupError, TypeError, ValueError, RecursionError, struct.error, zlib.error, _CramjamError) as error:
         raise Corrupt(f"an Avro file cannot be read: {error}") from error
 
 
-def _read_container(data: bytes) -> Container:
+def read_header(data: bytes) -> dict[str, bytes]:
+    """Raises Corrupt."""
+    try:
+        return _read_header(Cursor(data))
+    except (IndexError, ValueError) as error:
+        raise Corrupt(f"an Avro file cannot be read: {error}") from error
+
+
+def _read_header(cursor: Cursor) -> dict[str, bytes]:
+    if cursor.take(len(MAGIC)) != MAGIC:
+        raise Corrupt("not an Avro file")
+    header: dict[str, bytes] = _read_map(_read_bytes)(cursor)
+    return header
+
+
+def _read_container(data: bytes, skipped: frozenset[str]) -> Container:
     cursor = Cursor(data)
-    cursor.at = len(MAGIC)
-    header: dict[str, bytes] = {}
-    for key, value in _read_map(_read_bytes)(cursor).items():
-        header[key] = value
+    header = _read_header(cursor)
     sync = cursor.take(SYNC_BYTES)
-    read = _reader_of(header[SCHEMA].decode())
+    read = _reader_of(header[SCHEMA].decode(), skipped)
     codec = header.get(CODEC, b"null").decode()
     records: list[Record] = []
     while cursor.at < len(data):
@@ -163,40 +176,78 @@ def _pack(data: bytes, codec: str) -> bytes:
 
 
 @lru_cache(64)
-def _reader_of(schema: str) -> Read:
-    return _compile_reader(json.loads(schema), {})
+def _reader_of(schema: str, skipped: frozenset[str]) -> Read:
+    return _Readers(skipped).compile(json.loads(schema))
 
 
-def _compile_reader(schema: Schema, named: dict[str, Read]) -> Read:
-    if isinstance(schema, list):
-        return _read_union([_compile_reader(choice, named) for choice in schema])
-    if isinstance(schema, str):
-        return _PRIMITIVE_READERS.get(schema) or named[schema]
-    kind = schema["type"]
-    if not isinstance(kind, str):
-        return _compile_reader(kind, named)
-    if kind == "record":
-        fields: list[tuple[str, Read]] = []
-        read = _read_record(fields)
-        named[schema["name"]] = read
-        fields.extend((field["name"], _compile_reader(field["type"], named)) for field in schema["fields"])
-        return read
-    if kind == "array":
-        return _read_array(_compile_reader(schema["items"], named))
-    if kind == "map":
-        return _read_map(_compile_reader(schema["values"], named))
-    if kind == "fixed":
-        size = int(schema["size"])
-        named[schema["name"]] = lambda cursor: cursor.take(size)
-        return named[schema["name"]]
-    if kind == "enum":
-        named[schema["name"]] = Cursor.long
-        return Cursor.long
-    return _compile_reader(kind, named)
+class _Readers:
+    """Compiles a schema into functions that read. Named types may be used again further down."""
+
+    def __init__(self, skipped: frozenset[str]) -> None:
+        self._skipped = skipped
+        self._named: dict[str, Read] = {}
+
+    def compile(self, schema: Schema) -> Read:
+        if isinstance(schema, list):
+            return _read_union([self.compile(choice) for choice in schema])
+        if isinstance(schema, str):
+            return _PRIMITIVE_READERS.get(schema) or self._named[schema]
+        kind = schema["type"]
+        if kind == "record":
+            fields: list[tuple[str, Read, bool]] = []
+            read = self._named[schema["name"]] = _read_record(fields)
+            fields.extend(self._field(field) for field in schema["fields"])
+            return read
+        if kind == "array":
+            return _read_array(self.compile(schema["items"]))
+        if kind == "map":
+            return _read_map(self.compile(schema["values"]))
+        if kind == "fixed":
+            size = int(schema["size"])
+            fixed = self._named[schema["name"]] = lambda cursor: cursor.take(size)
+            return fixed
+        if kind == "enum":
+            self._named[schema["name"]] = Cursor.long
+            return Cursor.long
+        return self.compile(kind)
+
+    def _field(self, field: Mapping[str, Any]) -> tuple[str, Read, bool]:
+        kind = field["type"]
+        if field["name"] not in self._skipped:
+            return field["name"], self.compile(kind), True
+        read = self.compile(kind)
+        lists = [choice for choice in kind if isinstance(choice, dict)] if isinstance(kind, list) else []
+        if len(lists) == 1 and lists[0].get("type") == "array":
+            skip = _skip_array(self.compile(lists[0]["items"]))
+            read = _read_union([skip if choice is lists[0] else self.compile(choice) for choice in kind])
+        return field["name"], read, False
 
 
-def _read_record(fields: list[tuple[str, Read]]) -> Read:
-    return lambda cursor: {name: read(cursor) for name, read in fields}
+def _read_record(fields: list[tuple[str, Read, bool]]) -> Read:
+    def read(cursor: Cursor) -> Record:
+        found = {}
+        for name, value, wanted in fields:
+            if wanted:
+                found[name] = value(cursor)
+            else:
+                value(cursor)
+        return found
+
+    return read
+
+
+def _skip_array(item: Read) -> Read:
+    """Lists that say their size, as ours do, are jumped over."""
+
+    def skip(cursor: Cursor) -> None:
+        while count := cursor.long():
+            if count < 0:
+                cursor.take(cursor.long())
+            else:
+                for _ in range(min(count, len(cursor.data) - cursor.at)):
+                    item(cursor)
+
+    return skip
 
 
 def _read_union(choices: list[Read]) -> Read:
@@ -313,11 +364,15 @@ def _write_union(choices: list[Any], named: dict[str, Write]) -> Write:
 
 
 def _write_array(item: Write) -> Write:
+    """As a block that says its size (a negative count), so that readers may jump over it."""
+
     def write(out: bytearray, items: Sequence[Any]) -> None:
         if items:
-            _write_long(out, len(items))
+            block = bytearray()
             for each in items:
-                item(out, each)
+                item(block, each)
+            _write_long(out, -len(items))
+            _write_bytes(out, block)
         out.append(0)
 
     return write
@@ -343,7 +398,7 @@ def _write_long(out: bytearray, value: int) -> None:
     out.append(rest)
 
 
-def _write_bytes(out: bytearray, value: bytes) -> None:
+def _write_bytes(out: bytearray, value: bytes | bytearray) -> None:
     _write_long(out, len(value))
     out += value
 

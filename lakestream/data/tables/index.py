@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lakestream.data.tables.manifests import (
+    BOUNDS,
     DELETES,
     EQUALITY_DELETES,
+    STATISTICS,
     Manifest,
+    ManifestFile,
     read_manifest,
     read_manifest_list,
+    tells_runs,
 )
 from lakestream.data.tables.position_deletes import DeleteFile, delete_file
 from lakestream.data.tables.runs import FIRST, LAST, MAX_TIMESTAMP, PARTITION, ROW_GROUP, ROWS, run_matrix
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 PARTITION_ID, OFFSET_ID = 1, 2
 FILE = ROWS + 1
 """The last column of the index's own matrices: the number of the file."""
+MANIFESTS_AT_ONCE = 8
 EVERYTHING = (-(2**63), 2**63 - 1)
 
 
@@ -40,7 +45,6 @@ class IndexedFile:
     number: int
     path: str
     size: int
-    rows: int
     sequence: int
     partitions: tuple[int, int]
     offsets: tuple[int, int]
@@ -67,15 +71,24 @@ class PartitionRuns:
         """How far any run up to this one reaches."""
         return np.maximum.accumulate(self.runs[:, LAST])
 
-    def at_or_after(self, offset: int) -> "RunMatrix":
-        """The runs that hold anything at or above an offset."""
-        behind = self.runs[int(np.searchsorted(self.reach, offset)) :]
+    @cached_property
+    def _firsts(self) -> Any:
+        return np.ascontiguousarray(self.runs[:, FIRST])
+
+    def at_or_after(self, offset: int, below: int | None = None) -> "RunMatrix":
+        """The runs that hold anything at or above an offset, and begin below another."""
+        end = len(self.runs) if below is None else int(np.searchsorted(self._firsts, below))
+        behind = self.runs[int(np.searchsorted(self.reach, offset)) : end]
         return behind[behind[:, LAST] >= offset]
+
+    def next(self, offset: int) -> "RunMatrix":
+        """The first of them, if there is one."""
+        place = int(np.searchsorted(self.reach, offset))
+        return self.runs[place : place + 1]
 
     def overlapping(self, offset: int) -> int:
         """How many files hold rows on both sides of an offset or at it; one is ideal."""
-        near = self.at_or_after(offset)
-        return len(np.unique(near[near[:, FIRST] <= offset][:, FILE]))
+        return len(np.unique(self.at_or_after(offset, offset + 1)[:, FILE]))
 
 
 class TableView:
@@ -139,12 +152,13 @@ class TableView:
         Where runs overlap it is cut to about `max_rows`, so that a fetch never has to hold all of them. A window
         without row groups says that there are no rows in [start, end).
         """
-        near = self.runs(partition).at_or_after(start)
-        if not len(near) or near[0, FIRST] >= end:
+        runs = self.runs(partition)
+        first = runs.next(start)
+        if not len(first) or first[0, FIRST] >= end:
             return Window(end, end, ())
-        begin = max(start, int(near[0, FIRST]))
-        stop = min(end, int(near[0, LAST]) + 1)
-        chosen = near[near[:, FIRST] < stop]
+        begin = max(start, int(first[0, FIRST]))
+        stop = min(end, int(first[0, LAST]) + 1)
+        chosen = runs.at_or_after(start, stop)
         if len(chosen) > 1:
             density = float((chosen[:, ROWS] / (chosen[:, LAST] - chosen[:, FIRST] + 1)).sum())
             stop = min(stop, begin + max(int(max_rows / max(density, 1e-9)), 1))
@@ -159,19 +173,20 @@ class TableView:
         [data] = [b""] if head is None else get_all([head.manifest_list])
         listed = [each for each in read_manifest_list(data) if each.live_files] if data else []
         new = [each for each in listed if each.path not in self._manifests and each.path not in self._deletes]
-        datas = get_all([each.path for each in new])
-        read = [(each, read_manifest(data, each)) for each, data in zip(new, datas, strict=True)]
         kept = {each.path for each in listed}
         manifests = {path: names for path, names in self._manifests.items() if path in kept}
         deletes = {path: group for path, group in self._deletes.items() if path in kept}
-        found: dict[str, tuple[dict[str, Any], RunMatrix | None]] = {}
-        for each, manifest in read:
-            if each.content == DELETES:
-                deletes[each.path] = _delete_files(manifest)
-            else:
-                named = _data_files(manifest)
-                manifests[each.path] = tuple(named)
-                found.update(named)
+        found: dict[str, tuple[IndexedFile, RunMatrix | None]] = {}
+        for start in range(0, len(new), MANIFESTS_AT_ONCE):
+            some = new[start : start + MANIFESTS_AT_ONCE]
+            for each, data in zip(some, get_all([each.path for each in some]), strict=True):
+                manifest = _read(data, each)
+                if each.content == DELETES:
+                    deletes[each.path] = _delete_files(manifest)
+                else:
+                    named = _data_files(manifest)
+                    manifests[each.path] = tuple(named)
+                    found.update(named)
         gone = {name for path, names in self._manifests.items() if path not in kept for name in names} - found.keys()
         return self._changed(table, manifests, deletes, found, gone)
 
@@ -180,17 +195,17 @@ class TableView:
         table: Table,
         manifests: Mapping[str, Sequence[str]],
         deletes: Mapping[str, Sequence[DeleteFile]],
-        found: "Mapping[str, tuple[dict[str, Any], RunMatrix | None]]",
+        found: "Mapping[str, tuple[IndexedFile, RunMatrix | None]]",
         gone: Iterable[str],
     ) -> "TableView":
         files = dict(self._files)
         removed = [files.pop(path).number for path in gone if path in files]
         added: list[tuple[int, RunMatrix]] = []
         number = self._next_number
-        for path, (entry, runs) in found.items():
+        for path, (file, runs) in found.items():
             known = files.get(path)
             if known is None:
-                files[path] = known = _indexed(number, entry, runs is not None)
+                files[path] = known = replace(file, number=number)
                 number += 1
             elif not known.resolved and runs is not None:
                 files[path] = known = replace(known, resolved=True)
@@ -241,7 +256,17 @@ def _numbered(runs: "RunMatrix", number: int) -> "RunMatrix":
     return np.concatenate([runs, np.full((len(runs), 1), number, np.int64)], axis=1)
 
 
-def _data_files(manifest: Manifest) -> "dict[str, tuple[dict[str, Any], RunMatrix | None]]":
+def _read(data: bytes, listed: ManifestFile) -> Manifest:
+    """The bounds are needed only where the runs are not known."""
+    if tells_runs(data):
+        manifest = read_manifest(data, listed, STATISTICS | BOUNDS)
+        if all(runs is not None for runs in manifest.runs):
+            return manifest
+    return read_manifest(data, listed, STATISTICS)
+
+
+def _data_files(manifest: Manifest) -> "dict[str, tuple[IndexedFile, RunMatrix | None]]":
+    """Files without a number yet, and their runs."""
     found = {}
     for at in manifest.live():
         entry = manifest.entries[at]
@@ -251,7 +276,7 @@ def _data_files(manifest: Manifest) -> "dict[str, tuple[dict[str, Any], RunMatri
         runs = manifest.runs[at]
         if runs is not None and int(runs[:, ROWS].sum()) != file["record_count"]:
             runs = None
-        found[file["file_path"]] = (entry, runs)
+        found[file["file_path"]] = (_indexed(entry, runs is not None), runs)
     return found
 
 
@@ -265,16 +290,16 @@ def _delete_files(manifest: Manifest) -> list[DeleteFile]:
     return found
 
 
-def _indexed(number: int, entry: Mapping[str, Any], resolved: bool) -> IndexedFile:
+def _indexed(entry: Mapping[str, Any], resolved: bool) -> IndexedFile:
     file = entry["data_file"]
     return IndexedFile(
-        number=number,
+        number=-1,
         path=file["file_path"],
         size=file["file_size_in_bytes"],
-        rows=file["record_count"],
         sequence=entry["sequence_number"],
-        partitions=_bounds(file, PARTITION_ID),
-        offsets=_bounds(file, OFFSET_ID),
+        # Whoever knows the runs needs no bounds.
+        partitions=EVERYTHING if resolved else _bounds(file, PARTITION_ID),
+        offsets=EVERYTHING if resolved else _bounds(file, OFFSET_ID),
         resolved=resolved,
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from lakestream.data.tables.avro import SCHEMA, Record, read_container, write_container
+from lakestream.data.tables.avro import SCHEMA, Record, read_container, read_header, write_container
 from lakestream.data.tables.file_stats import FileStats
 from lakestream.data.tables.manifest_schemas import MANIFEST_LIST_SCHEMA, entry_schema, partition_field
 from lakestream.data.tables.runs import HEADER_KEY, pack_runs, unpack_runs
@@ -113,8 +113,23 @@ def _names_by_id(schema: str) -> dict[int, str]:
     return {each["field-id"]: each["name"] for each in json.loads(schema)["fields"]}
 
 
-def read_manifest(data: bytes, listed: ManifestFile) -> Manifest:
-    container = read_container(data)
+STATISTICS = frozenset(
+    ["column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "split_offsets", "key_metadata"]
+)
+"""Fields of a data file that only planners of queries look at."""
+
+
+BOUNDS = frozenset(["lower_bounds", "upper_bounds"])
+
+
+def tells_runs(data: bytes) -> bool:
+    """Whether a manifest has the runs of its files in its header."""
+    return HEADER_KEY in read_header(data)
+
+
+def read_manifest(data: bytes, listed: ManifestFile, skipped: frozenset[str] = frozenset()) -> Manifest:
+    """All entries; without the fields that are `skipped`, which is faster."""
+    container = read_container(data, skipped)
     for entry in container.records:
         _inherit(entry, listed)
     found = unpack_runs(container.header.get(HEADER_KEY, b""))

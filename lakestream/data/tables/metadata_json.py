@@ -201,12 +201,13 @@ def ancestors(metadata: Json, snapshot_id: int | None) -> list[int]:
 # -- requirements ---------------------------------------------------------------------------------------------------
 
 _ASSERTED = {
-    "assert-last-assigned-field-id": ("last-assigned-field-id", "last-column-id"),
-    "assert-current-schema-id": ("current-schema-id", "current-schema-id"),
-    "assert-last-assigned-partition-id": ("last-assigned-partition-id", "last-partition-id"),
-    "assert-default-spec-id": ("default-spec-id", "default-spec-id"),
-    "assert-default-sort-order-id": ("default-sort-order-id", "default-sort-order-id"),
+    "assert-last-assigned-field-id": ("last-assigned-field-id", "last-column-id", "last assigned field id"),
+    "assert-current-schema-id": ("current-schema-id", "current-schema-id", "current schema"),
+    "assert-last-assigned-partition-id": ("last-assigned-partition-id", "last-partition-id", "last partition id"),
+    "assert-default-spec-id": ("default-spec-id", "default-spec-id", "default partition spec"),
+    "assert-default-sort-order-id": ("default-sort-order-id", "default-sort-order-id", "default sort order"),
 }
+"""Of each: its field in the requirement, that in the metadata, and its name, which some clients look for."""
 
 
 def check_requirements(metadata: Json | None, requirements: Iterable[Any]) -> None:
@@ -215,19 +216,21 @@ def check_requirements(metadata: Json | None, requirements: Iterable[Any]) -> No
         kind = need(need(one, dict, "a requirement").get("type"), str, "a requirement's type")
         if kind == "assert-create":
             if metadata is not None:
-                raise Conflict("requirement failed: the table already exists")
+                raise Conflict("Requirement failed: table already exists")
             continue
         if kind not in _ASSERTED and kind not in ("assert-table-uuid", "assert-ref-snapshot-id"):
             raise Invalid(f"unknown requirement {kind!r}")
         if metadata is None:
-            raise Conflict("requirement failed: the table does not exist")
+            raise Conflict("Requirement failed: table does not exist")
         if kind == "assert-table-uuid":
             wanted, found = str(need(one.get("uuid"), str, "uuid")).lower(), metadata["table-uuid"].lower()
+            what = "table UUID"
         elif kind == "assert-ref-snapshot-id":
             ref = metadata["refs"].get(need(one.get("ref"), str, "ref"))
             wanted, found = one.get("snapshot-id"), ref["snapshot-id"] if ref else None
+            what = f"reference {one['ref']}"
         else:
-            name, field = _ASSERTED[kind]
+            name, field, what = _ASSERTED[kind]
             wanted, found = need(one.get(name), int, name), metadata[field]
         if wanted != found:
-            raise Conflict(f"requirement failed: {kind}: it is {found}, not {wanted}")
+            raise Conflict(f"Requirement failed: {what} changed: expected {wanted} != {found}")

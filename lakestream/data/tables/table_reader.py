@@ -254,9 +254,8 @@ class TableReader:
 
     def _latest_time(self, view: TableView, partition: int, start: int, upto: int) -> FoundRow | None:
         view = self._resolved(view, partition, start, upto)
-        near = view.runs(partition).at_or_after(start)
         best: FoundRow | None = None
-        for run in latest_first(near[near[:, FIRST] < upto]):
+        for run in latest_first(view.runs(partition).at_or_after(start, upto)):
             if best is not None and run[MAX_TIMESTAMP] < best.timestamp:
                 break
             rows = self._select(view, *view.group(run), partition, start, upto)

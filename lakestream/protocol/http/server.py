@@ -7,7 +7,7 @@ as callables in `HttpSources`. Further applications (a catalog, a console) are m
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -39,6 +39,8 @@ class HttpSources:
     """The commands after a sequence, then those to come. Raises Missing if the log no longer reaches back so far."""
     metrics: Metrics
     mounts: Mapping[str, ASGIApp] = field(default_factory=dict)
+    tail: Callable[[str], Awaitable[bytes]] | None = None
+    """Where a topic's records are, table and WAL, as JSON; None where topics have no tables. Raises Missing."""
 
 
 class HttpServer:
@@ -85,6 +87,8 @@ class HttpServer:
             Route("/metadata", self._metadata),
             Route("/metadata/commands", self._commands),
         ]
+        if self._sources.tail is not None:
+            routes.append(Route("/tail/{topic}", self._tail))
         routes += [Mount(path, app) for path, app in self._sources.mounts.items()]
         return Starlette(routes=routes)
 
@@ -103,6 +107,14 @@ class HttpServer:
 
     async def _metadata(self, _: Request) -> Response:
         return JSONResponse(dict(self._sources.metadata()))
+
+    async def _tail(self, request: Request) -> Response:
+        assert self._sources.tail is not None
+        try:
+            told = await self._sources.tail(request.path_params["topic"])
+        except Missing as error:
+            return JSONResponse({"error": str(error)}, status_code=404)
+        return Response(told, media_type="application/json")
 
     async def _commands(self, request: Request) -> Response:
         after = request.query_params.get("after", "0")

@@ -18,8 +18,6 @@ Reply = bytes | Sequence[Buffer] | None
 FETCH: Final = 1
 LEAST_RUN: Final = 4
 """Fewer requests are not worth the fixed cost of a run."""
-SMALL_FRAME_BYTES: Final = 6144
-"""A longer request is no part of a run."""
 PENDING: Final[Any] = object()
 """The reply of a call that is not answered yet."""
 
@@ -99,6 +97,8 @@ class ProduceCall(Slot):
 Handler = Callable[[RequestContext, Any], Awaitable[Any]]
 """Takes the decoded request; returns a response message, or buffers that are whole frames, or None for no answer."""
 ProduceHandler = Callable[[ProduceCall], None]
+RunTaker = Callable[["Connection", Slab, int, int, int], int]
+"""See TakesRuns."""
 
 
 @runtime_checkable

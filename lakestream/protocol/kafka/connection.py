@@ -20,18 +20,8 @@ from typing import Any, Final, cast
 
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Buffer
-from lakestream.protocol.kafka import apis, wire
-from lakestream.protocol.kafka.calls import (
-    LEAST_RUN,
-    PENDING,
-    SMALL_FRAME_BYTES,
-    Handler,
-    ProduceCall,
-    RequestContext,
-    Slot,
-    decode,
-    framed,
-)
+from lakestream.protocol.kafka import apis, calls, wire
+from lakestream.protocol.kafka.calls import PENDING, Handler, ProduceCall, RequestContext, Slot, decode, framed
 from lakestream.protocol.kafka.hot import ProduceParser
 from lakestream.protocol.kafka.slabs import Slab, small_copy
 from lakestream.protocol.kafka.strangers import what_it_looks_like
@@ -322,17 +312,14 @@ class Connection(asyncio.BufferedProtocol):
                 return pos
             if not self.produces:
                 answers = self._begin_producing()
-            elif take_run is not None and size <= SMALL_FRAME_BYTES and LEAST_RUN * size < end - pos:
-                if pos >= next_try:
-                    behind = self._take_run(slab, pos, end)
-                    if self.closed:
-                        return end
-                    if behind != pos:
-                        pos, patience = behind, 0
-                        continue
-                    # Where requests are not simple, asking each time would cost more than it saves.
-                    patience += size
-                    next_try = pos + patience
+            elif take_run is not None and pos >= next_try and calls.LEAST_RUN * size < end - pos:
+                behind = self._take_run(take_run, slab, pos, end)
+                if behind != pos:
+                    pos = behind
+                    continue
+                # Where requests are not simple, asking each time would cost more than it saves.
+                patience += size
+                next_try = pos + patience
             call = ProduceCall(self, slab, pos + 12, stop, version, correlation_id)
             slab.pins += 1
             answers.append(call)
@@ -353,14 +340,12 @@ class Connection(asyncio.BufferedProtocol):
                 return end
         return pos
 
-    def _take_run(self, slab: Slab, pos: int, end: int) -> int:
-        take_run, room = self.board.take_run, self.board.limits.max_in_flight - len(self.answers) - self.in_runs
-        assert take_run is not None
+    def _take_run(self, take_run: calls.RunTaker, slab: Slab, pos: int, end: int) -> int:
         try:
-            return take_run(self, slab, pos, end, room)
+            pos = take_run(self, slab, pos, end, self.board.limits.max_in_flight - len(self.answers) - self.in_runs)
         except Exception as error:
             self._failed(0, error)
-            return pos
+        return end if self.closed else pos
 
     def _begin_producing(self) -> "deque[Slot]":
         self.produces = True

@@ -36,7 +36,6 @@ Name = str | bytes
 """A topic's name, or its id."""
 
 
-
 class Producing:
     """One Produce request until its answer: its batches for the appender, and what each partition is told."""
 
@@ -144,7 +143,8 @@ class ProduceApi:
         if rules.log_append_time:
             return start
         now_ms = 0 if rules.any_time else self._clock.wall_ms()
-        found = self._runs.find(slab, start, end, limit, prefix, topic, rules, now_ms)
+        frame_bytes_max = connection.board.limits.max_frame_bytes
+        found = self._runs.find(slab, start, end, limit, frame_bytes_max, prefix, topic, rules, now_ms)
         if found is None:
             return start
         table, stop, size = found

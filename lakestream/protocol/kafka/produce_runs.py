@@ -40,6 +40,8 @@ RUN_LIMIT: Final = 1024
 """Requests in one run."""
 BATCH_BYTES_MAX: Final = 4096
 """Larger batches are worth the work that is done for each."""
+_AROUND: Final = 19
+"""The most bytes of a frame, its length aside, that are neither prefix nor batch."""
 _EARLIEST: Final = -(2**63)
 _LATEST: Final = 2**63 - 1
 
@@ -110,17 +112,17 @@ class RunFinder:
         self._address = int(self._table.ctypes.data)
 
     def find(
-        self, slab: Slab, start: int, end: int, limit: int, prefix: RunPrefix, topic: Topic, rules: TopicRules,
-        now_ms: int,
+        self, slab: Slab, start: int, end: int, limit: int, frame_bytes_max: int, prefix: RunPrefix, topic: Topic,
+        rules: TopicRules, now_ms: int,
     ) -> tuple[Numbers, int, int] | None:  # fmt: skip
         """The table of a run in slab[start:end], where it ends, and the bytes of its batches; None if there is none."""
         earliest, latest = _EARLIEST, _LATEST
         if not rules.any_time:
             earliest, latest = max(now_ms - rules.before_max_ms, _EARLIEST), min(now_ms + rules.after_max_ms, _LATEST)
+        longest = min(rules.max_message_bytes, BATCH_BYTES_MAX, frame_bytes_max - prefix.size - _AROUND)
         count, stop, size = find_run(
             slab.address + start, slab.address + end, min(limit, RUN_LIMIT), prefix.version, prefix.address,
-            prefix.size, len(topic.streams), min(rules.max_message_bytes, BATCH_BYTES_MAX), earliest, latest,
-            self._address,
+            prefix.size, len(topic.streams), longest, earliest, latest, self._address,
         )  # fmt: skip
         if count < LEAST_RUN:
             return None

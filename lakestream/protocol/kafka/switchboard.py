@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from lakestream.protocol.kafka import apis
 from lakestream.protocol.kafka.admission import Admission, Limits
-from lakestream.protocol.kafka.calls import Handler, ProduceHandler, TakesRuns
+from lakestream.protocol.kafka.calls import Handler, ProduceHandler, RunTaker, TakesRuns
 from lakestream.protocol.kafka.complaints import Complaints
 from lakestream.protocol.kafka.slabs import SlabPool
 
@@ -49,7 +49,7 @@ class Switchboard:
         self.max_connections = limits.max_connections
         self.handlers = handlers
         self.produce = produce
-        self.take_run = produce.take_run if isinstance(produce, TakesRuns) else None
+        self.take_run: RunTaker | None = produce.take_run if isinstance(produce, TakesRuns) else None
         self.unsupported_version = unsupported_version
         self.complaints = complaints
         self.pool = SlabPool(limits.slab_bytes)

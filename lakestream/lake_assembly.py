@@ -1,0 +1,78 @@
+"""What a broker has where topics become tables: the catalog, old records, the tail, the purger and their figures.
+
+It is made only with the setting `tables`. Where a cluster's tables lie is known when the broker has joined, and the
+libraries are large, so each part comes to be with the first request that needs it.
+"""
+
+import asyncio
+import importlib
+from random import Random
+from typing import Any
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lakestream.data.tables.metadata_files import MetadataFiles
+from lakestream.data.tables.store import open_table_store
+from lakestream.interfaces import Clock
+from lakestream.metadata.replica import Replica
+from lakestream.metrics import Metrics
+from lakestream.model.catalog_names import Warehouse, warehouse_uri
+from lakestream.pipeline.lag import lag_s
+from lakestream.publishing import publish_tables
+from lakestream.settings import Settings, data_uri
+from lakestream.stream.history import History
+from lakestream.stream.purger import Purger
+
+
+class Lake:
+    """The tables' part of one broker."""
+
+    def __init__(self, settings: Settings, replica: Replica, clock: Clock, random: Random) -> None:
+        self._root = data_uri(settings)
+        self._replica = replica
+        self._clock = clock
+        self._random = random
+        self._grace_ms = settings.collector_grace_ms
+        self._store = open_table_store(self._root)
+        self._catalog: ASGIApp | None = None
+        self._purger: Purger | None = None
+        self.history = History(replica, self._store)
+
+    def publish(self, metrics: Metrics) -> None:
+        def purged_files() -> int:
+            return self._purger.purged_files if self._purger is not None else 0
+
+        publish_tables(metrics, self.history, lambda: lag_s(self._replica.state), purged_files)
+
+    async def catalog(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The Iceberg REST catalog, as an application to be mounted."""
+        if self._catalog is None:
+            if not self._replica.state.cluster:
+                await PlainTextResponse("the broker has not joined yet\n", status_code=503)(scope, receive, send)
+                return
+            module = await _imported("lakestream.protocol.http.iceberg")
+            self._catalog = self._catalog or module.catalog_app(
+                self._replica, self._store, self._warehouse(), clock=self._clock, random=self._random
+            )
+        await self._catalog(scope, receive, send)
+
+    async def tail(self, topic: str) -> bytes:
+        """Where a topic's records are at this moment. Raises Missing if there is no such topic."""
+        module = await _imported("lakestream.pipeline.tail")
+        packed: bytes = module.pack_tail(module.describe_tail(self._replica.state, topic, self._root))
+        return packed
+
+    async def purge(self) -> int:
+        if self._purger is None:
+            files, warehouse = MetadataFiles(self._store, self._random), Warehouse(self._warehouse())
+            self._purger = Purger(self._replica, self._store, files, warehouse, self._grace_ms)
+        return await self._purger.purge()
+
+    def _warehouse(self) -> str:
+        return warehouse_uri(self._root, self._replica.state.cluster)
+
+
+async def _imported(name: str) -> Any:
+    """A module, loaded in a thread if it is not there: the event loop has others to serve."""
+    return await asyncio.to_thread(importlib.import_module, name)

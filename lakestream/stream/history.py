@@ -1,0 +1,160 @@
+"""Old records: what is below a stream's progress lies in its topic's table, and is served as batches again.
+
+    topic -> its table in the state -> rows (threads, cached row groups) -> batches without a gap (L31, L32)
+
+Nothing here runs in the event loop but the finding of the table. The libraries that read tables are large: they come
+in with the first old record that somebody asks for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from lakestream.data.tables.store import TableStore
+from lakestream.errors import Corrupt, LakestreamError, Missing, Rejected, Retry
+from lakestream.metadata.replica import Replica
+from lakestream.model.streams import Stream
+
+if TYPE_CHECKING:
+    from lakestream.data.tables.table_reader import FoundRow, Rows
+    from lakestream.data.tables.table_readers import TableReaders
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+READ_BYTES_MAX = 8 << 20
+"""How much one read takes out of a table, however much a consumer would take."""
+BATCH_BYTES = 256 << 10
+REBUILD_THREADS = 2
+
+
+class History:
+    """Reads the tables of all topics for the reader."""
+
+    def __init__(self, replica: Replica, store: TableStore) -> None:
+        self.reads = 0
+        self.errors = 0
+        self._replica = replica
+        self._store = store
+        self._readers: TableReaders | None = None
+        self._opening = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(REBUILD_THREADS, "table-rebuild")
+        self._told: set[str] = set()
+
+    async def read(self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool) -> list[memoryview]:
+        """Batches that cover every offset from `offset` on, of which all are below the stream's progress.
+
+        At most `max_bytes`, unless one batch has to be `at_least_one`. Raises Corrupt or Retry.
+        """
+        upto = stream.landed
+        wanted = min(max(max_bytes, 1), READ_BYTES_MAX)
+
+        async def rows(readers: "TableReaders", uuid: str) -> "Rows":
+            return await readers.rows(uuid, lambda: self._location(uuid), stream.partition, offset, upto, wanted)
+
+        found = await self._asked(stream, rows)
+        views = await self._run(lambda: _rebuilt(found, min(wanted, BATCH_BYTES)))
+        taken: list[memoryview] = []
+        left = max_bytes
+        for view in views:
+            if len(view) > left and (taken or not at_least_one):
+                break
+            taken.append(view)
+            left -= len(view)
+        return taken
+
+    async def find_time(self, stream: Stream, timestamp: int, start: int, upto: int) -> "FoundRow | None":
+        """The first record of [start, upto) that is not older than `timestamp`."""
+
+        async def find(readers: "TableReaders", uuid: str) -> "FoundRow | None":
+            return await readers.find_time(
+                uuid, lambda: self._location(uuid), stream.partition, timestamp, start, upto
+            )
+
+        return await self._asked(stream, find)
+
+    async def latest_time(self, stream: Stream, start: int, upto: int) -> "FoundRow | None":
+        """The record of [start, upto) with the greatest timestamp, the first of several."""
+
+        async def find(readers: "TableReaders", uuid: str) -> "FoundRow | None":
+            return await readers.latest_time(uuid, lambda: self._location(uuid), stream.partition, start, upto)
+
+        return await self._asked(stream, find)
+
+    async def close(self) -> None:
+        if self._readers is not None:
+            await self._readers.close()
+        await asyncio.to_thread(self._threads.shutdown)
+
+    # -- the way there ------------------------------------------------------------------------------------------------
+
+    async def _asked(self, stream: Stream, ask: "Callable[[TableReaders, str], Awaitable[T]]") -> T:
+        """The answer of the table. Whatever is wrong with it is no fault of the offset that was asked for (T2)."""
+        readers = await self._opened()
+        uuid = self._uuid(stream)
+        self.reads += 1
+        from pyarrow import ArrowException
+
+        try:
+            try:
+                answer = await ask(readers, uuid)
+            except Missing:
+                # Somebody has rewritten the table, and we do not know yet (T5).
+                await self._replica.catch_up()
+                answer = await ask(readers, uuid)
+        except (Missing, Corrupt, Rejected, ArrowException) as error:
+            self._failed(uuid, stream, error)
+            raise Corrupt(f"{stream!r} cannot be read from its table: {error}") from error
+        except LakestreamError as error:
+            self._failed(uuid, stream, error)
+            raise
+        self._told.discard(uuid)
+        return answer
+
+    def _failed(self, uuid: str, stream: Stream, error: Exception) -> None:
+        self.errors += 1
+        if uuid not in self._told:
+            self._told.add(uuid)
+            log.error("%r cannot be read from its table, consumers wait: %s", stream, error)
+
+    def _uuid(self, stream: Stream) -> str:
+        table = self._replica.state.catalog.of_topic(stream.topic.id)
+        if table is None:
+            raise Corrupt(f"{stream!r} has landed up to {stream.landed}, but the catalog has no table of it")
+        return table.uuid
+
+    def _location(self, uuid: str) -> str:
+        """The newest metadata file of a table. Called from threads: it looks at the state, each time anew."""
+        catalog = self._replica.state.catalog
+        key = catalog.keys.get(uuid)
+        table = catalog.tables.get(key) if key is not None else None
+        if table is None:
+            raise Missing(f"the table {uuid} is gone")
+        return table.location
+
+    async def _opened(self) -> "TableReaders":
+        if self._readers is None:
+            async with self._opening:
+                if self._readers is None:
+                    try:
+                        self._readers = await self._run(lambda: _open(self._store))
+                    except ImportError as error:
+                        raise Retry(f"to read tables run `pip install 'lakestream[lake]'`: {error}") from error
+        return self._readers
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _open(store: TableStore) -> "TableReaders":
+    from lakestream.data.tables.table_readers import TableReaders
+
+    return TableReaders(store)
+
+
+def _rebuilt(found: "Rows", batch_bytes: int) -> list[memoryview]:
+    from lakestream.data.tables.rebuild import rebuild
+
+    return rebuild(found.rows, found.start, found.end, target_bytes=batch_bytes)
