@@ -218,12 +218,12 @@ class Scenario:
             before = cluster.auditor.state.streams.by_id[stream].next // 2
             await admin.ask(lambda node, t=topic, p=partition, b=before: node.delete_records(t, p, b))  # type: ignore[misc]
             gone = side[0][0]
+            self._topics.remove(gone)
             while gone in cluster.auditor.state.topics.by_id:
                 try:
                     await admin.ask(lambda node, g=gone: node.delete_topic(g))  # type: ignore[misc]
                 except LakestreamError:
                     continue
-            self._topics.remove(gone)
 
     async def _until_done(self, work: "list[asyncio.Task[None]]", seconds: float, must: bool) -> None:
         deadline = self._loop.time() + seconds
