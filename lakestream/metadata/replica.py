@@ -264,9 +264,11 @@ class Replica:
     async def _follow_loop(self) -> None:
         while True:
             try:
-                await self._log.wait(self.state.sequence, POLL_S)
+                after = self.state.sequence
+                await self._log.wait(after, POLL_S)
                 await self._idle.wait()
-                await self._read_to_end()
+                if self.state.sequence == after:  # else an append of our own brought the news along
+                    await self._read_to_end()
             except (Retry, Unknown) as error:
                 log.warning("cannot read the command log: %s", error)
                 await asyncio.sleep(BACKOFF_S[1])

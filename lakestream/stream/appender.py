@@ -2,7 +2,7 @@
 
     submit -> gathered -> tick (joined, released) -> Wal.put -> in order: propose Append -> fold -> done
 
-A store without a price per object is written at once when idle, and gathers while an object is being written. A store
+A store without a price per object is written at once when idle, and gathers while a tick is under way. A store
 with a price gathers for `linger_ms`, less when the senders fall silent. Ticks upload in parallel and are proposed in
 order; if one fails, later batches of its streams that are under way fail too, so that order holds (L16). Data comes
 before metadata: a crash leaves an object that nobody refers to, never a hole.
@@ -140,7 +140,6 @@ class Appender:
         self._full = False
         self._last_arrival = 0.0
         self._crowd = 0
-        self._bulk = False
         self._paused = False
         self._unanswered = 0
         self._timer: asyncio.Handle | None = None
@@ -196,8 +195,8 @@ class Appender:
         elif self._wal.linger_ms:
             self._last_arrival = self._clock.monotonic()
             self._timer = loop.call_later(self._limits.silence_s, self._tick_if_silent, self._last_arrival)
-        elif self._crowd >= self._limits.crowd or (self._unanswered and self._bulk):
-            # A tick costs the same for ten requests or a thousand: while there is enough to do, let more of them come.
+        elif self._crowd >= self._limits.crowd or self._unanswered:
+            # A tick costs the same for ten requests or a thousand: while one is under way, let more of them come.
             self._paused = True
             self._timer = loop.call_later(self._limits.pause_s, self._tick)
         else:
@@ -222,7 +221,6 @@ class Appender:
             return
         tick = Tick(self._next_tick, self._replica.epoch, self._take(), self._clock.monotonic())
         self._crowd = sum(len(one.table) if isinstance(one, ManyBatches) else 1 for one in tick.submissions)
-        self._bulk = sum(one.size for one in tick.submissions) >= self._limits.bulk_bytes
         self._unanswered += 1
         self._next_tick += 1
         self._order.append(tick)

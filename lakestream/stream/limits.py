@@ -17,9 +17,8 @@ class AppendLimits:
     """Where objects have a price: write when nothing came for so long."""
     crowd: int = 64
     """Where objects have no price: if the last tick had so many requests, the next one waits a little for more."""
-    bulk_bytes: int = 64 * 1024
-    """The same if the last tick was so large and is not answered yet."""
     pause_s: float = 0.003
+    """How long, at most, the next tick gathers while one is under way; it begins when that one is answered."""
     write_timeout_s: float = 20.0
 
 
