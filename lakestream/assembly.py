@@ -95,7 +95,7 @@ async def open_wal(settings: Settings) -> Wal:
     if folder is not None:
         from lakestream.data.folder import FolderWal
 
-        return FolderWal(folder)
+        return FolderWal(folder, clock=SystemClock())
     from lakestream.data.object_store import ObjectStoreWal
 
     store = ObjectStoreWal(settings.data, linger_ms=settings.linger_ms)

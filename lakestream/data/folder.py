@@ -2,7 +2,8 @@
 
 An object is written to a file without a name and then linked to its key. So it appears whole or not at all, whatever
 dies in between, and two writers of one key cannot both win. Where the file system knows no nameless files (NFS) a
-hidden temporary name takes their place. File work runs in threads of the folder's own, never on the event loop.
+hidden temporary name takes their place. File work runs in threads of the folder's own, but for small objects on a disk
+that is known to be fast.
 """
 
 import asyncio
@@ -28,12 +29,16 @@ from lakestream.data.synced_files import (
     write_all,
 )
 from lakestream.errors import Exists, Missing, Retry, Unknown
-from lakestream.interfaces import Buffer, StoredObject
+from lakestream.interfaces import Buffer, Clock, StoredObject
 
 TEMPORARY = ".tmp"
 MAX_OPEN_OBJECTS = 64
 MAX_INLINE_READ_BYTES = 1024 * 1024
 """Up to here a copy from the page cache costs less than the way to another thread and back."""
+MAX_INLINE_PUT_BYTES = 64 * 1024
+MAX_INLINE_PUT_S = 0.001
+"""While small objects are written and synced faster than this, the way to another thread and back would cost more than
+the wait; a disk that gets slower is waited for in a thread again."""
 PLACE_ATTEMPTS = 8
 
 T = TypeVar("T")
@@ -51,8 +56,11 @@ class FolderWal:
         readers: int = 4,
         page_cache_bytes: int = 256 * 1024 * 1024,
         nameless: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         self.linger_ms = linger_ms
+        self._clock = clock
+        self._put_s = 1.0
         self._root = Path(path).absolute()
         self._directories = Directories(self._root)
         self._sweep_temporaries()
@@ -68,7 +76,15 @@ class FolderWal:
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         _check(key)
-        await _in(self._writers, lambda: self._put(key, parts))
+        if self._clock is None or sum(map(len, parts)) > MAX_INLINE_PUT_BYTES:
+            await _in(self._writers, lambda: self._put(key, parts))
+            return
+        started = self._clock.monotonic()
+        if self._put_s < MAX_INLINE_PUT_S:
+            self._put(key, parts)
+        else:
+            await _in(self._writers, lambda: self._put(key, parts))
+        self._put_s += (self._clock.monotonic() - started - self._put_s) / 8
 
     async def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         opened = self._opened.pop(key, None)

@@ -124,6 +124,7 @@ class Spark:
 
     def stop(self) -> None:
         from py4j.protocol import Py4JError
+        from pyspark import SparkContext
 
         try:
             self.session.sparkContext.cancelAllJobs()
@@ -132,6 +133,8 @@ class Spark:
             log.info("Spark's session did not end well: %s", _first_line(error))
         if self._jvm is not None:
             self._jvm.stop()
+            # PySpark keeps the way to the JVM for the next session of this process; that JVM is gone.
+            SparkContext._gateway = SparkContext._jvm = None
         self._folder.cleanup()
 
 
