@@ -1,10 +1,9 @@
 """A lock file that says who holds it, so that two clusters never share a folder by mistake."""
 
-import fcntl
-import os
 from pathlib import Path
 from types import TracebackType
 
+from lakestream.metadata.stores.lock_file import Held, LockFile
 from lakestream.settings import SettingsError
 
 
@@ -14,27 +13,23 @@ class LockedFile:
     def __init__(self, path: Path, what: str) -> None:
         self._path = path
         self._what = what
-        self._fd = -1
+        self._lock: LockFile | None = None
 
     def __enter__(self) -> "LockedFile":
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = LockFile(str(self._path), 0o644)
         except OSError as error:
             raise SettingsError(f"{self._what} cannot be used: {error.strerror} ({self._path})") from None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(self._fd, 20).decode("ascii", "replace").strip() or "unknown"
-            os.close(self._fd)
+        except Held as held:
             raise SettingsError(
-                f"{self._what} is in use by another `lakestream serve` (pid {holder}); stop that one or choose another"
+                f"{self._what} is in use by another `lakestream serve` (pid {held.holder}); "
+                "stop that one or choose another"
             ) from None
-        os.ftruncate(self._fd, 0)
-        os.write(self._fd, f"{os.getpid()}\n".encode())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._fd)
+        assert self._lock is not None
+        self._lock.release()

@@ -17,11 +17,11 @@ from fastcrc.crc32 import iscsi as crc32c
 from lakestream.errors import Corrupt, Halted
 from lakestream.model import catalog, groups, members, producers, streams, topics
 from lakestream.model.catalog import Catalog
-from lakestream.model.commands import APPEND, ENVELOPE, LEVEL, Body, Register
+from lakestream.model.commands import APPEND, ENVELOPE, Body, Register
 from lakestream.model.groups import Groups
 from lakestream.model.members import Member, Members
 from lakestream.model.producers import Producers
-from lakestream.model.reasons import STRANGER, No, Reason, Stranger
+from lakestream.model.reasons import STRANGER, No, Reason
 from lakestream.model.streams import Streams
 from lakestream.model.topics import Topics
 
@@ -147,7 +147,3 @@ def load(checkpoint: bytes | bytearray) -> State:
     state.groups = Groups.load(fields[8])
     state.catalog = Catalog.load(fields[9]) if len(fields) > 9 else Catalog()
     return state
-
-
-assert LEVEL >= 1
-__all__ = ["Outcome", "State", "Stranger", "apply", "dump", "load"]

@@ -159,7 +159,7 @@ class Streams:
             [[getattr(one, name) for name in WalObject.__slots__] for one in self.objects.values()],
             [[getattr(one, name) for name in WalObject.__slots__] for one in self.dead.values()],
             [
-                [s.id, s.topic.id, s.partition, s.start, s.next, s.size, packed(s.bases), packed(s.refs), s.landed]
+                [s.id, s.topic.id, s.partition, s.start, s.next, s.size, s.bases.tobytes(), s.refs.tobytes(), s.landed]
                 for s in self.by_id.values()
             ],
         ]
@@ -184,10 +184,6 @@ class Streams:
             streams.entries += len(stream.bases)
             stream.topic.entries += len(stream.bases)
         return streams
-
-
-def packed(numbers: "array[int]") -> bytes:
-    return numbers.tobytes()
 
 
 def pack_append(tick: int, size: int, rows: Sequence[AppendRow]) -> bytes:

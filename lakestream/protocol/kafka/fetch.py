@@ -4,7 +4,7 @@ Departures from Kafka: any broker serves any partition; the last stable offset i
 `preferred_read_replica` is never given, since no broker is nearer to the data than another.
 """
 
-from lakestream.errors import Corrupt, LakestreamError, Rejected, Retry
+from lakestream.errors import LakestreamError, Rejected
 from lakestream.interfaces import Buffer, Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.streams import Stream
@@ -82,7 +82,7 @@ class FetchApi:
                 self._room.give_back(budget)
             if errors and not current:
                 # A no has to be current (L6): fold to the end of the log, then look once more.
-                await self._catch_up()
+                await self._replica.catch_up()
                 current = True
                 continue
             left = deadline - self._clock.monotonic()
@@ -95,12 +95,6 @@ class FetchApi:
                     await self._waiting.wait(streams, left)
                 finally:
                     self.stats.waiting -= 1
-
-    async def _catch_up(self) -> None:
-        try:
-            await self._replica.catch_up()
-        except Retry as error:
-            raise Retry(f"the metadata cannot be read: {error}") from error
 
     async def _read_all(
         self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted], budget: int
@@ -141,8 +135,6 @@ class FetchApi:
             return views, 0
         except Rejected:
             return [], int(ErrorCode.OFFSET_OUT_OF_RANGE)
-        except Corrupt:
-            return [], int(ErrorCode.KAFKA_STORAGE_ERROR)
         except LakestreamError:
             return [], int(ErrorCode.KAFKA_STORAGE_ERROR)
 
