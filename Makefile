@@ -42,7 +42,7 @@ $(VENV)/.product: constraints.txt pyproject.toml
 	  echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv) and run make again." >&2; \
 	  exit 1; }
 	@echo "installing Lakestream (a minute, once)"
-	@$(PIP) install --require-hashes -r constraints.txt
+	@$(PIP) install --no-deps --require-hashes -r constraints.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@echo "compiling the kernels (seconds, once)"
 	@$(VENV)/bin/python -c "from lakestream.model import kernels; kernels.warm()"
@@ -50,7 +50,7 @@ $(VENV)/.product: constraints.txt pyproject.toml
 
 $(VENV)/.tests: $(VENV)/.product constraints-dev.txt
 	@echo "installing what the tests need"
-	@$(PIP) install --require-hashes -r constraints-dev.txt
+	@$(PIP) install --no-deps --require-hashes -r constraints-dev.txt
 	@touch $@
 
 # Resolved on the oldest Python we run on: newer ones need no package beyond these.
@@ -60,13 +60,13 @@ constraints: ## Resolve the pinned versions anew (minutes; ARGS=--upgrade takes 
 	$(RESOLVER)/pip-compile $(COMPILE) --output-file constraints.txt pyproject.toml $(ARGS)
 	@sed -i '1i # Made by `make constraints` from pyproject.toml: what the product runs on, and what builds it.' constraints.txt
 	$(RESOLVER)/pip-compile $(COMPILE) --output-file constraints-dev.txt \
-	  --extra test --extra lake --constraint constraints.txt pyproject.toml $(ARGS)
+	  --extra test --constraint constraints.txt pyproject.toml $(ARGS)
 	@sed -i '1i # Made by `make constraints` from pyproject.toml: constraints.txt, and what the tests and checks need besides.' \
 	  constraints-dev.txt
 
 RESOLVER := .venv-constraints/bin
 # Names, versions and hashes only: where the files come from is the business of whoever installs them.
-COMPILE := --quiet --generate-hashes --allow-unsafe --strip-extras --build-deps-for editable --no-header \
+COMPILE := --quiet --generate-hashes --allow-unsafe --no-strip-extras --build-deps-for editable --no-header \
   --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --annotation-style line
 
 clean: ## Remove what was made here, .venv included
