@@ -98,7 +98,7 @@ class Settings:
     collector_interval_ms: int = _setting(_META, 60_000, "How often dead WAL objects are looked for.", low=10)
     collector_grace_ms: int = _setting(_META, 600_000, "How long an unreferenced WAL object is still kept.")
 
-    tables: bool = _setting(_LAKE, False, "Turn topics into Iceberg tables with Spark (experimental).")
+    tables: bool = _setting(_LAKE, True, "Turn topics into Iceberg tables, with Spark. Off by default with memory:.")
 
     log_level: str = _setting(_LOGS, "info", "Least severe line logged.", choices=("debug", "info", "warning", "error"))
     log_format: str = _setting(
@@ -169,7 +169,11 @@ def load(
             origins[row.name] = f"flag {row.flag}"
     known = {row.variable for row in rows.values()} | {CONFIG_VARIABLE, BOOTSTRAP_VARIABLE, CHILD_VARIABLE}
     ignored = tuple(sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in known))
-    settings = _checked(Settings(**values))  # type: ignore[arg-type]
+    asked = Settings(**values)  # type: ignore[arg-type]
+    if origins["tables"] == "default" and "memory:" in (asked.data[:7], asked.metadata[:7]):
+        # Nobody but the broker itself could read what lies in its memory.
+        asked = replace(asked, tables=False)
+    settings = _checked(asked)
     return Loaded(settings=settings, origins=origins, ignored=ignored)
 
 

@@ -143,7 +143,7 @@ class _Supervisor:
             return []
         missing = [name for name in PIPELINE_NEEDS if find_spec(name) is None]
         if missing:
-            log.error("tables wait: %s not installed; run `pip install 'lakestream[lake]'`", " and ".join(missing))
+            log.error("tables wait: %s not installed; run `pip install lakestream` again", " and ".join(missing))
             return []
         environment = self._handed_down(self._each[0])
         self._pipeline = _Child("pipeline", self._programs.pipeline, environment, vital=False)

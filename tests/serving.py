@@ -121,10 +121,12 @@ class Cluster:
 def serving(folder: Path, brokers: int = 1, **settings: str | int | bool) -> Iterator[Cluster]:
     """Start `lakestream serve` on `folder`/data. Settings are those of settings.py, by their names.
 
-    Serving the same folder again, after this context has ended, finds its records again (on other ports).
+    There are no tables unless asked for. Serving the same folder again, after this context has ended, finds its
+    records again (on other ports).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    flags = _flags({"data": str(folder / "data"), "kafka_port": 0, "http_port": 0, "brokers": brokers, **settings})
+    given = {"kafka_port": 0, "http_port": 0, "tables": False, **settings}
+    flags = _flags({"data": str(folder / "data"), "brokers": brokers, **given})
     log = folder / "serve.log"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAKESTREAM_")}
     with log.open("a") as errors:

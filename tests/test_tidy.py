@@ -112,7 +112,8 @@ def test_no_file_names_a_path_of_one_machine() -> None:
 
 @pytest.mark.parametrize("file", ["constraints.txt", "constraints-dev.txt"])
 def test_constraints_hold_names_versions_and_hashes_only(file: str) -> None:
-    allowed = re.compile(r"#[^/]*|[a-z0-9-]+==[\w.+]+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?|    # via [^/]*")
+    pinned = r"[a-z0-9-]+(\[[a-z0-9,-]+\])?==[\w.+]+ \\"
+    allowed = re.compile(rf"#[^/]*|{pinned}|    --hash=sha256:[0-9a-f]{{64}}( \\)?|    # via [^/]*")
     lines = (ROOT / file).read_text().splitlines()
     assert [line for line in lines if not allowed.fullmatch(line)] == []
     pins = "\n".join(lines).split("==")[1:]
@@ -121,7 +122,7 @@ def test_constraints_hold_names_versions_and_hashes_only(file: str) -> None:
 
 def test_the_tests_run_on_the_versions_of_the_product() -> None:
     def pins(file: str) -> set[str]:
-        return set(re.findall(r"^[a-z0-9-]+==[\w.+]+", (ROOT / file).read_text(), re.MULTILINE))
+        return set(re.findall(r"^[a-z0-9-]+(\[[a-z0-9,-]+\])?==[\w.+]+", (ROOT / file).read_text(), re.MULTILINE))
 
     assert pins("constraints.txt") - pins("constraints-dev.txt") == set()
 

@@ -141,7 +141,7 @@ class History:
                     try:
                         self._readers = await self._run(lambda: _open(self._store))
                     except ImportError as error:
-                        raise Retry(f"to read tables run `pip install 'lakestream[lake]'`: {error}") from error
+                        raise Retry(f"tables cannot be read here, install lakestream again: {error}") from error
         return self._readers
 
     async def _run(self, work: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@ Run = Callable[..., str]
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("cluster")
-    flags = ["--data", str(folder / "data"), "--brokers", "2", "--kafka-port", "0", "--http-port", "0"]
+    flags = ["--data", str(folder / "data"), "--brokers", "2", "--kafka-port", "0", "--http-port", "0", "--no-tables"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "lakestream.cli.main", "serve", *flags], cwd=folder, stdout=subprocess.PIPE,

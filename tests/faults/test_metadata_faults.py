@@ -35,7 +35,7 @@ def noted(folder: Path) -> int:
 def refusal(folder: Path, **settings: int) -> tuple[int, str]:
     """The exit code of a `serve` that is expected not to come up, and what it says."""
     flags = [item for name, value in settings.items() for item in (f"--{name.replace('_', '-')}", str(value))]
-    program = [sys.executable, "-m", "lakestream.cli.main", "serve", "--data", str(folder / "data")]
+    program = [sys.executable, "-m", "lakestream.cli.main", "serve", "--no-tables", "--data", str(folder / "data")]
     ended = subprocess.run(
         [*program, "--kafka-port", "0", "--http-port", "0", *flags], cwd=folder, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60, check=False,

@@ -109,8 +109,9 @@ def test_memory_cannot_be_shared_by_several_brokers(tmp_path: Path) -> None:
         load({"data": "memory:", "brokers": 2}, {}, folder=tmp_path)
 
 
-def test_tables_are_off_unless_asked_for_and_need_a_store_that_others_can_read(tmp_path: Path) -> None:
-    assert not load({}, {}, folder=tmp_path).settings.tables
+def test_tables_are_on_where_others_can_read_the_store_and_nowhere_else(tmp_path: Path) -> None:
+    assert load({}, {}, folder=tmp_path).settings.tables
+    assert not load({"data": "memory:"}, {}, folder=tmp_path).settings.tables
     with pytest.raises(SettingsError, match="tables need a store"):
         load({"data": "memory:", "tables": True}, {}, folder=tmp_path)
 

@@ -128,7 +128,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     toys: list[Toy] = []
 
     def begin(mode: str = "", **values: object) -> Toy:
-        flags = {"data": str(tmp_path / "data"), "kafka_port": 0, "http_port": 0, "drain_ms": 5000, **values}
+        usual = {"kafka_port": 0, "http_port": 0, "drain_ms": 5000, "tables": False}
+        flags = {"data": str(tmp_path / "data"), **usual, **values}
         toys.append(Toy(tmp_path, load(flags, {}, folder=tmp_path).settings, mode))  # type: ignore[arg-type]
         return toys[-1]
 
