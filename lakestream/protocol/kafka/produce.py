@@ -5,13 +5,15 @@ acks=all are the same, since nothing is acknowledged before it is durable.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.batch import NO_TIMESTAMP, restamp_log_append_time
+from lakestream.model.batch import NO_TIMESTAMP, BatchInfo, Fault, restamp_log_append_time
 from lakestream.model.check import check_batch
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
 """What a compressed batch may become; more is a bomb."""
+INLINE_DECOMPRESSED_BYTES = 4 * 1024 * 1024
+"""What is decompressed at once; the few that become larger go to a thread, since all others would wait for them."""
+CHECK_THREADS = 2
 THROTTLE_MS = 1000
 
 Name = str | bytes
@@ -104,39 +109,49 @@ class ProduceApi:
         self._rules = rules
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
-        self._late: dict[Connection, int] = {}
-        """How many requests of a connection wait until we are current."""
+        self._late: dict[Connection, deque[tuple[ProduceCall, ParsedProduce]]] = {}
+        """Requests that wait, until we are current or their bodies are checked, and all that came behind them."""
+        self._checks = ThreadPoolExecutor(CHECK_THREADS, "produce-check")
         self._runs = RunFinder()
         self.refused = 0
 
     def __call__(self, call: ProduceCall) -> None:
         request: ParsedProduce = call.connection.parser.parse(call.view, call.start, call.end, call.version)
-        topics = self._replica.state.topics
-        if self._late and call.connection in self._late:
+        if (self._late and call.connection in self._late) or not self._knows(request):
             self._later(call, request)
             return
+        try:
+            checked = self._checked(call, request, None)
+        except _LargeBody:
+            self._later(call, request)
+        else:
+            self._take(call, request, checked)
+
+    def _knows(self, request: ParsedProduce) -> bool:
+        """Whether all topics and partitions are in the state at hand."""
         for name, partitions in request.topics:
-            topic = topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
+            topic = self._topic(name)
             if topic is None:
-                self._later(call, request)
-                return
+                return False
             known = len(topic.streams)
             for partition, _, _ in partitions:
                 if partition >= known:
-                    self._later(call, request)
-                    return
-        self._take(call, request)
+                    return False
+        return True
+
+    def _topic(self, name: Name) -> Topic | None:
+        topics = self._replica.state.topics
+        return topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
 
     def take_run(self, connection: "Connection", slab: Slab, start: int, end: int, limit: int) -> int:
         """Take up a run of simple requests (produce_runs.py) that begins at `start`; where it ends: there if none is.
 
         Its slot is in the connection's order before it is submitted, since it may be answered at once.
         """
-        prefix, topics = connection.parser.run_prefix(), self._replica.state.topics
+        prefix = connection.parser.run_prefix()
         if prefix is None or connection in self._late:
             return start
-        name = prefix.topic
-        topic = topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
+        topic = self._topic(prefix.topic)
         if topic is None:
             return start
         rules = self._rules.of(topic)
@@ -162,49 +177,139 @@ class ProduceApi:
         return stop
 
     def _later(self, call: ProduceCall, request: ParsedProduce) -> None:
-        """A topic that we do not know: look at the end of the command log before saying no (L6).
-
-        Who asks to catch up first is served first, so requests that queue up behind such a one keep their order (L16).
-        """
+        """A request that cannot be taken up at once; those of its connection that come behind it wait too (L16)."""
         connection = call.connection
-        self._late[connection] = self._late.get(connection, 0) + 1
-
-        async def take_when_current() -> None:
-            try:
-                await self._replica.catch_up()
-            except Retry:
-                connection.abort()
-                call.release()
-            else:
-                self._take(call, request)
-            finally:
-                self._late[connection] -= 1
-                if not self._late[connection]:
-                    del self._late[connection]
-
-        task = asyncio.create_task(take_when_current(), name="produce-to-unknown-topic")
+        waiting = self._late.get(connection)
+        if waiting is not None:
+            waiting.append((call, request))
+            return
+        self._late[connection] = deque([(call, request)])
+        task = asyncio.create_task(self._take_late(connection), name="late-produce")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _take(self, call: ProduceCall, request: ParsedProduce) -> None:
-        producing = Producing(self, call, request.acks)
-        topics = self._replica.state.topics
+    async def _take_late(self, connection: "Connection") -> None:
+        """Take up what waits, in its order.
+
+        For a topic that we do not know we look at the end of the command log before saying no (L6). A large body is
+        decompressed and checked in a thread, so that nobody else waits for it.
+        """
+        waiting = self._late[connection]
+        try:
+            while waiting:
+                call, request = waiting[0]
+                try:
+                    if not self._knows(request):
+                        await self._replica.catch_up()
+                    self._take(call, request, await self._checked_late(call, request))
+                except Retry:
+                    connection.abort()
+                    call.release()
+                except Exception as error:
+                    if call.slab is not None:
+                        call.release()
+                    connection.refuse("failure", "Produce failed", error)
+                waiting.popleft()
+        finally:
+            del self._late[connection]
+
+    async def _checked_late(self, call: ProduceCall, request: ParsedProduce) -> list[BatchInfo | Rejected]:
+        try:
+            return self._checked(call, request, None)
+        except _LargeBody:
+            large = await asyncio.get_running_loop().run_in_executor(self._checks, _check_bodies, call, request)
+            return self._checked(call, request, large)
+
+    def _checked(
+        self, call: ProduceCall, request: ParsedProduce, large: dict[int, BatchInfo | Rejected] | None
+    ) -> list[BatchInfo | Rejected]:
+        """What each batch of the request is, or why it is refused, with Kafka's code.
+
+        Without `large`, which has what is known of all bodies by where they start, raises _LargeBody if one has to be
+        decompressed elsewhere.
+        """
+        found: list[BatchInfo | Rejected] = []
         for name, partitions in request.topics:
-            topic = topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
+            topic = self._topic(name)
             for partition, start, length in partitions:
                 try:
-                    stream = self.stream(topic, partition, name)
-                    time_ms = self._check(producing, request, stream, start, length)
+                    rules = self._rules.of(self.stream(topic, partition, name).topic)
+                    found.append(self._check(call, request, rules, start, length, large))
                 except Rejected as error:
-                    producing.refused.append((name, Produced(partition, error.reason, -1, -1, -1, str(error))))
+                    found.append(error)
+        return found
+
+    def _check(
+        self, call: ProduceCall, request: ParsedProduce, rules: TopicRules, start: int, length: int,
+        large: dict[int, BatchInfo | Rejected] | None,
+    ) -> BatchInfo:  # fmt: skip
+        if request.acks not in (-1, 1, 0):
+            raise Rejected(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}: it has to be 0, 1 or -1")
+        if length <= 0:
+            raise Rejected(ErrorCode.INVALID_RECORD, "no records")
+        if length > rules.max_message_bytes:
+            text = f"a batch of {length} bytes; max.message.bytes is {rules.max_message_bytes}"
+            raise Rejected(ErrorCode.MESSAGE_TOO_LARGE, text)
+        assert call.slab is not None, "the bytes are ours until they are released"
+        if large is None:
+            try:
+                info = check_batch(call.view, start, length, call.slab.address, INLINE_DECOMPRESSED_BYTES)
+            except Rejected as error:
+                if error.reason == Fault.TOO_LARGE:
+                    raise _LargeBody from None
+                raise Rejected(code_of(error.reason), str(error)) from None
+        else:
+            known = large[start]
+            if isinstance(known, Rejected):
+                raise Rejected(code_of(known.reason), str(known))
+            info = known
+        if info.transactional or request.transactional_id is not None:
+            raise Rejected(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+        if not (rules.log_append_time or rules.any_time):
+            self._check_time(rules, info.min_timestamp, info.max_timestamp)
+        return info
+
+    def _check_time(self, rules: TopicRules, least: int, greatest: int) -> None:
+        now = self._clock.wall_ms()
+        if greatest - now > rules.after_max_ms or (least != NO_TIMESTAMP and now - least > rules.before_max_ms):
+            raise Rejected(ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far from the broker's time")
+
+    def _take(self, call: ProduceCall, request: ParsedProduce, checked: list[BatchInfo | Rejected]) -> None:
+        """Hand the batches that are fine to the appender."""
+        producing = Producing(self, call, request.acks)
+        at = 0
+        for name, partitions in request.topics:
+            topic = self._topic(name)
+            for partition, start, length in partitions:
+                info = checked[at]
+                at += 1
+                if isinstance(info, Rejected):
+                    producing.refused.append((name, Produced(partition, info.reason, -1, -1, -1, str(info))))
                     self.refused += 1
                 else:
+                    stream = self.stream(topic, partition, name)
+                    time_ms = self._add(producing, stream, info, start, length)
                     producing.waiting.append((name, partition, stream, time_ms))
         if producing.rows:
             self._appender.submit(producing)
         else:
             call.release()
             producing.done([])
+
+    def _add(self, producing: Producing, stream: Stream, info: BatchInfo, start: int, length: int) -> int:
+        """Add the batch to what is submitted; returns its log append time."""
+        view = producing.call.view
+        time_ms, greatest = -1, info.max_timestamp
+        if self._rules.of(stream.topic).log_append_time:
+            time_ms = greatest = self._clock.wall_ms()
+            restamp_log_append_time(view, start, length, time_ms)
+        producing.rows.append(
+            (stream.id, info.count, length, greatest, info.producer_id, info.producer_epoch, info.base_sequence)
+        )
+        producing.views.append(view[start : start + length])
+        producing.results.append(0)
+        producing.size += length
+        return time_ms
 
     def stream(self, topic: Topic | None, partition: int, name: Name) -> Stream:
         if topic is None:
@@ -215,43 +320,6 @@ class ProduceApi:
             raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {len(topic.streams)} partitions")
         return self._replica.state.streams.by_id[topic.streams[partition]]
 
-    def _check(self, producing: Producing, request: ParsedProduce, stream: Stream, start: int, length: int) -> int:
-        """Add the batch to what is submitted; returns its log append time. Raises Rejected with Kafka's code."""
-        if request.acks not in (-1, 1, 0):
-            raise Rejected(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}: it has to be 0, 1 or -1")
-        if length <= 0:
-            raise Rejected(ErrorCode.INVALID_RECORD, "no records")
-        rules = self._rules.of(stream.topic)
-        if length > rules.max_message_bytes:
-            text = f"a batch of {length} bytes; max.message.bytes is {rules.max_message_bytes}"
-            raise Rejected(ErrorCode.MESSAGE_TOO_LARGE, text)
-        call = producing.call
-        assert call.slab is not None, "the bytes are ours until they are released"
-        try:
-            info = check_batch(call.view, start, length, call.slab.address, MAX_DECOMPRESSED_BYTES)
-        except Rejected as error:
-            raise Rejected(code_of(error.reason), str(error)) from None
-        if info.transactional or request.transactional_id is not None:
-            raise Rejected(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-        time_ms, greatest = -1, info.max_timestamp
-        if rules.log_append_time:
-            time_ms = greatest = self._clock.wall_ms()
-            restamp_log_append_time(call.view, start, length, time_ms)
-        elif not rules.any_time:
-            self._check_time(rules, info.min_timestamp, greatest)
-        producing.rows.append(
-            (stream.id, info.count, length, greatest, info.producer_id, info.producer_epoch, info.base_sequence)
-        )
-        producing.views.append(call.view[start : start + length])
-        producing.results.append(0)
-        producing.size += length
-        return time_ms
-
-    def _check_time(self, rules: TopicRules, least: int, greatest: int) -> None:
-        now = self._clock.wall_ms()
-        if greatest - now > rules.after_max_ms or (least != NO_TIMESTAMP and now - least > rules.before_max_ms):
-            raise Rejected(ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far from the broker's time")
-
     def throttle_ms(self, appended: Iterable[Stream]) -> int:
         """How long to wait with the answer: more the fuller a topic's share of entries is, from half of it on (L20)."""
         streams = self._replica.state.streams
@@ -260,3 +328,20 @@ class ProduceApi:
         share = streams.share(len(self._replica.state.topics.by_id))
         fullest: int = max((stream.topic.entries for stream in appended), default=0)
         return max(0, (2 * fullest - share) * THROTTLE_MS // share)
+
+
+class _LargeBody(Exception):
+    """A batch decompresses to more than what others may be kept waiting for."""
+
+
+def _check_bodies(call: ProduceCall, request: ParsedProduce) -> dict[int, BatchInfo | Rejected]:
+    """For a thread: what the batches of a request are, by where they start, or what is wrong with them."""
+    assert call.slab is not None, "the bytes are ours until they are released"
+    found: dict[int, BatchInfo | Rejected] = {}
+    for _, partitions in request.topics:
+        for _, start, length in partitions:
+            try:
+                found[start] = check_batch(call.view, start, length, call.slab.address, MAX_DECOMPRESSED_BYTES)
+            except Rejected as error:
+                found[start] = error
+    return found
