@@ -236,7 +236,7 @@ class ProduceApi:
                     rules = self._rules.of(self.stream(topic, partition, name).topic)
                     found.append(self._check(call, request, rules, start, length, large))
                 except Rejected as error:
-                    found.append(error)
+                    found.append(_bare(error))
         return found
 
     def _check(
@@ -343,5 +343,10 @@ def _check_bodies(call: ProduceCall, request: ParsedProduce) -> dict[int, BatchI
             try:
                 found[start] = check_batch(call.view, start, length, call.slab.address, MAX_DECOMPRESSED_BYTES)
             except Rejected as error:
-                found[start] = error
+                found[start] = _bare(error)
     return found
+
+
+def _bare(error: Rejected) -> Rejected:
+    """The same without its traceback, which would hold all that was decompressed until the garbage collector comes."""
+    return Rejected(error.reason, str(error))
