@@ -65,6 +65,8 @@ class Spark:
     def start(cls, master: str, conf: Mapping[str, str] | None = None) -> "Spark":
         """Blocks for some seconds. Raises NoJava or SparkFailed, with what to do about it."""
         settings = {**_CONF, **(_LOCAL_CONF if is_local(master) else {}), **(conf or {})}
+        # The gateway tells of every connection that it closes.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Under spark-submit the JVM is there already, and has told us where.
         jvm = None if "PYSPARK_GATEWAY_PORT" in os.environ else Jvm.start(find_java(), master, settings)
