@@ -18,6 +18,7 @@ from lakestream.clock import SystemClock, system_random
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.checkpoint import dump_in_a_fork
 from lakestream.metadata.describe import describe_brokers, describe_command, describe_state
+from lakestream.metadata.export import export
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import READ_LIMIT, Replica
 from lakestream.metrics import Metrics
@@ -42,7 +43,7 @@ from lakestream.protocol.kafka.server import KafkaServer
 from lakestream.protocol.kafka.topics import TopicApis
 from lakestream.publishing import publish_server, publish_state, publish_streams, publish_upkeep
 from lakestream.readiness import Announcement, announce
-from lakestream.settings import Settings, data_folder, sqlite_path
+from lakestream.settings import Settings, data_folder, data_uri, sqlite_path
 from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.collector import Collector
@@ -238,8 +239,14 @@ def build_http(core: Core, kafka: Kafka, metrics: Metrics, ready: Callable[[], s
         metrics=metrics,
         mounts={"/iceberg": lake.catalog} if lake is not None else {},
         tail=lake.tail if lake is not None else None,
+        state=lambda: export(replica, data_uri(core.settings), collected_after_ms(core.settings)),
     )
     return HttpServer(sources, core.settings.http_host, core.settings.http_port)
+
+
+def collected_after_ms(settings: Settings) -> int:
+    """When a WAL object that nobody needs is certainly gone: two rounds of the collector after its grace."""
+    return settings.collector_grace_ms + 2 * settings.collector_interval_ms
 
 
 async def follow(command_log: CommandLog, after: int) -> AsyncIterator[Json]:

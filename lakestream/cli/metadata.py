@@ -78,6 +78,12 @@ def _find_page(bootstrap: str) -> str:
     return asyncio.run(run())
 
 
+def read_page(page: str, path: str) -> bytes:
+    """All that a broker's HTTP port answers at a path."""
+    with _get(page, path, ANSWER_S) as answer:
+        return answer.read()
+
+
 @contextmanager
 def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.HTTPResponse]:
     try:

@@ -56,6 +56,14 @@ def digest_rows(rows: pa.Table | pa.RecordBatch) -> dict[int, Digest]:
     return add_digests(_digest(batch) for batch in batches if batch.num_rows)
 
 
+def row_hashes(batch: pa.RecordBatch) -> Numbers:
+    """The hash of every row as the record that was produced; their sum is the digest (T16)."""
+    held = view_of(batch)
+    hashes = np.empty(batch.num_rows, dtype=np.int64)
+    table_columns.hash_rows(held.view, hashes)
+    return hashes
+
+
 def produced_timestamps(batch: pa.RecordBatch) -> Numbers:
     """The timestamps of rows as they were produced, in milliseconds; -1 is none."""
     held = view_of(batch)
@@ -84,9 +92,7 @@ def _place(view: View, slot: int, column: pa.Array) -> None:
 
 
 def _digest(batch: pa.RecordBatch) -> dict[int, Digest]:
-    held = view_of(batch)
-    hashes = np.empty(batch.num_rows, dtype=np.int64)
-    table_columns.hash_rows(held.view, hashes)
+    hashes = row_hashes(batch)
     partitions, order, starts = by_partition(batch)
     parts = np.split(hashes if order is None else hashes[order], starts[1:])
     return {

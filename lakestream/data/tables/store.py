@@ -47,7 +47,15 @@ class TableStore(Protocol):
         ...
 
 
-def open_table_store(root: str, **options: Any) -> TableStore:
+class DatedStore(TableStore, Protocol):
+    """A store that also tells how old its objects are."""
+
+    def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
+        """As `list`, with the time (ms since 1970) of each object's last change."""
+        ...
+
+
+def open_table_store(root: str, **options: Any) -> DatedStore:
     """The store of a warehouse: `file:///...`, or a URL and options that obstore knows."""
     if urlsplit(root).scheme in ("", "file"):
         return FolderTableStore(unquote(urlsplit(root).path))
@@ -106,13 +114,17 @@ class FolderTableStore:
         return [bytes(read_range(file, start, length)) for start, length in ranges]
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
+        return [(uri, size) for uri, size, _ in self.list_dated(prefix)]
+
+    def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
         found = []
         for folder, _, names in os.walk(self.path(prefix.rpartition("/")[0])):
             for name in names:
                 uri = f"file://{folder}/{name}"
                 if uri.startswith(prefix):
                     with suppress(FileNotFoundError):
-                        found.append((uri, os.stat(f"{folder}/{name}").st_size))
+                        told = os.stat(f"{folder}/{name}")
+                        found.append((uri, told.st_size, told.st_mtime_ns // 1_000_000))
         return sorted(found)
 
     def delete(self, uris: Sequence[str]) -> None:
@@ -195,11 +207,17 @@ class ObjectTableStore:
         return [bytes(next(found)) if length > 0 else b"" for _, length in ranges]
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
+        return [(uri, size) for uri, size, _ in self.list_dated(prefix)]
+
+    def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
         import obstore
 
         folder = key_below(self.root, f"{prefix}-").rpartition("/")[0]
         metas = self._asked(prefix, lambda: obstore.list(self._store, prefix=folder or None).collect())
-        found = [(f"{self.root}/{meta['path']}", meta["size"]) for meta in metas]
+        found = [
+            (f"{self.root}/{meta['path']}", meta["size"], int(meta["last_modified"].timestamp() * 1000))
+            for meta in metas
+        ]
         return sorted(each for each in found if each[0].startswith(prefix))
 
     def delete(self, uris: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
-from lakestream.errors import Missing
+from lakestream.errors import LakestreamError, Missing
 from lakestream.metrics import Metrics
 from lakestream.protocol.http.prometheus import CONTENT_TYPE, Exposition
 
@@ -41,6 +41,8 @@ class HttpSources:
     mounts: Mapping[str, ASGIApp] = field(default_factory=dict)
     tail: Callable[[str], Awaitable[bytes]] | None = None
     """Where a topic's records are, table and WAL, as JSON; None where topics have no tables. Raises Missing."""
+    state: Callable[[], Awaitable[bytes]] | None = None
+    """The whole state at this moment, for `lakestream verify`. Raises Retry."""
 
 
 class HttpServer:
@@ -87,6 +89,8 @@ class HttpServer:
             Route("/metadata", self._metadata),
             Route("/metadata/commands", self._commands),
         ]
+        if self._sources.state is not None:
+            routes.append(Route("/metadata/state", self._state))
         if self._sources.tail is not None:
             routes.append(Route("/tail/{topic}", self._tail))
         routes += [Mount(path, app) for path, app in self._sources.mounts.items()]
@@ -107,6 +111,13 @@ class HttpServer:
 
     async def _metadata(self, _: Request) -> Response:
         return JSONResponse(dict(self._sources.metadata()))
+
+    async def _state(self, _: Request) -> Response:
+        assert self._sources.state is not None
+        try:
+            return Response(await self._sources.state(), media_type="application/octet-stream")
+        except LakestreamError as error:
+            return PlainTextResponse(f"{error}\n", status_code=503)
 
     async def _tail(self, request: Request) -> Response:
         assert self._sources.tail is not None

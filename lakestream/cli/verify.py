@@ -1,0 +1,191 @@
+"""`lakestream verify`: is everything that was acked still there, once and unchanged?"""
+
+import asyncio
+import sys
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import click
+
+from lakestream.cli.client import ANSWER_S, BROKER, PAUSE_S, Client, open_client
+from lakestream.cli.codes import RETRIABLE
+from lakestream.cli.connection import Unreachable
+from lakestream.cli.metadata import read_page
+from lakestream.cli.options import bootstrap_option, json_option
+from lakestream.cli.output import print_json, print_table, say
+from lakestream.clock import SystemClock
+from lakestream.errors import LakestreamError
+from lakestream.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+FETCH_BYTES = 8 << 20
+FETCH_ATTEMPTS = 4
+"""A broker that cannot read says so; the checker asks a few times and then tells it as a finding."""
+FINDINGS_SHOWN = 100
+
+
+@click.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option("--no-grace", is_flag=True, help="Also name what the collector and the sweep would still remove.")
+@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@json_option
+@bootstrap_option
+def verify(topics: tuple[str, ...], no_grace: bool, page: str | None, bootstrap: str, as_json: bool) -> None:
+    """Check that every record is still there, once and unchanged, in the stream and in the table.
+
+    All topics are checked, or those named. The folder or bucket of the cluster has to be readable from here. The exit
+    code is 0 if all is well, 1 if something was found, 2 if it could not be checked.
+    """
+    try:
+        report = asyncio.run(_verify(bootstrap, page, topics, not no_grace))
+    except LakestreamError as error:
+        say(f"{click.style('not checked:', fg='red', bold=True)} {error}")
+        sys.exit(2)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _show(report)
+    sys.exit(report.exit_code())
+
+
+async def _verify(bootstrap: str, page: str | None, topics: tuple[str, ...], graces: bool) -> Any:
+    from lakestream.lake.verify import Checker, Options
+    from lakestream.lake.verify_objects import Ownership
+    from lakestream.pipeline.sweep import candidates, round_of
+
+    ownership = Ownership(lambda uri: round_of(uri) is not None, candidates)
+    options = Options(now_ms=SystemClock().wall_ms(), graces=graces)
+    async with open_client(bootstrap) as client:
+        cluster = Brokers(client, page or await find_page(client, bootstrap))
+        with _Bar() as bar:
+            return await Checker(cluster, ownership, bar, options).verify(topics)
+
+
+async def find_page(client: Client, bootstrap: str) -> str:
+    """The HTTP port of some broker."""
+    for broker in (await client.metadata([])).brokers:
+        for config in await client.configs(BROKER, str(broker.node_id)):
+            if config.name == "lakestream.http" and config.value:
+                return config.value
+    raise LakestreamError(f"the brokers at {bootstrap} name no HTTP port; give one with --http")
+
+
+class Brokers:
+    """A cluster, by its Kafka and HTTP ports."""
+
+    def __init__(self, client: Client, http: str) -> None:
+        self.http = http
+        self._client = client
+
+    async def exported(self) -> Any:
+        from lakestream.metadata.export import STATE_PATH, unpack_export
+
+        return unpack_export(await asyncio.to_thread(read_page, self.http, STATE_PATH))
+
+    async def fetch(self, topic: str, partition: int, offset: int) -> bytes:
+        from lakestream.lake.verify_stream import Unreadable
+        from lakestream.protocol.kafka.errors import ErrorCode
+
+        wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        request = FetchRequest(
+            max_wait_ms=100, min_bytes=1, max_bytes=FETCH_BYTES,
+            topics=[FetchTopic(topic=topic, partitions=[wanted])],
+        )  # fmt: skip
+        told = ""
+        for attempt in range(FETCH_ATTEMPTS):
+            try:
+                answer: FetchResponse = await self._client.call(request, ANSWER_S)
+            except Unreachable as error:
+                raise Unreadable(str(error)) from error
+            part = answer.responses[0].partitions[0]
+            code = answer.error_code or part.error_code
+            if code == 0 and part.records:
+                return bytes(part.records)
+            told = ErrorCode(code).name if code else "no records"
+            if code and code not in RETRIABLE:
+                break
+            await asyncio.sleep(PAUSE_S * 2**attempt)
+        raise Unreadable(f"a fetch at offset {offset} gives {told}")
+
+
+class _Bar(AbstractContextManager["_Bar"]):
+    """How far it is, on a terminal's standard error; silence elsewhere."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %")
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+            self._bar.start()
+
+    def begin(self, what: str, total: int) -> None:
+        if self._bar is not None:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(what, total=total or None)
+
+    def advance(self, amount: int) -> None:
+        if self._bar is not None:
+            self._bar.advance(self._task, amount)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _show(report: Any) -> None:
+    columns = ("topic", "partitions", "files", "rows", "proven", "compared", "tail", "gone", "findings", "verdict")
+    print_table(columns, [_row(topic) for topic in report.topics])
+    for topic in report.topics:
+        for note in topic.notes:
+            click.echo(f"{topic.topic}: {note}")
+        for one in topic.explained:
+            click.echo(_explained(topic.topic, one))
+    findings = report.all_findings()
+    for finding in findings[:FINDINGS_SHOWN]:
+        click.echo(_finding(finding))
+    if len(findings) > FINDINGS_SHOWN:
+        click.echo(f"and {len(findings) - FINDINGS_SHOWN} more (--json has them all)")
+    for name, unchecked in [("WAL", report.unchecked), *((one.topic, one.unchecked) for one in report.topics)]:
+        if unchecked:
+            click.echo(f"{click.style('not checked:', fg='yellow', bold=True)} {name}: {unchecked}")
+    if report.exit_code() == 0:
+        clean = click.style("clean", fg="green", bold=True)
+        click.echo(f"{clean}: {len(report.topics)} topics as of command {report.sequence}")
+
+
+def _row(topic: Any) -> tuple[Any, ...]:
+    verdict = "findings" if topic.findings else "not checked" if topic.unchecked else "clean"
+    gone = sum(one.rows for one in topic.explained)
+    return (
+        topic.topic, topic.partitions, topic.files, topic.table_rows, topic.proven_rows, topic.compared_rows,
+        topic.tail_records, gone, len(topic.findings), verdict,
+    )  # fmt: skip
+
+
+def _explained(topic: str, one: Any) -> str:
+    from lakestream.lake.verify_report import shown_ranges
+
+    when = f" at {_time(one.time_ms)}" if one.time_ms else ""
+    where = f": offsets {shown_ranges(one.ranges)}" if one.ranges else ""
+    return f"{topic}-{one.partition}: {one.rows} rows {one.text}{when}{where}"
+
+
+def _finding(finding: Any) -> str:
+    from lakestream.lake.verify_report import shown_ranges
+
+    where = finding.topic if finding.partition is None else f"{finding.topic}-{finding.partition}"
+    ranges = f" (offsets {shown_ranges(finding.ranges)})" if finding.ranges else ""
+    place = f" [{finding.place}]" if finding.place else ""
+    head = click.style(f"{finding.kind}:", fg="red", bold=True)
+    return f"{head} {f'{where}: ' if where else ''}{finding.text}{ranges}{place}"
+
+
+def _time(time_ms: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

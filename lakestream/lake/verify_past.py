@@ -1,0 +1,151 @@
+"""What a table's snapshots did to its rows since the state last accounted for them (T16).
+
+Our own appends only add what the state knows. Every other snapshot is compared with its parent: the files that differ
+are read on both sides. Rows that are gone, or are other ones, are what that snapshot did; files that only moved their
+rows cancel out. This works while both snapshots are kept. If one that could matter is not, the past is incomplete.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from lakestream.data.tables.foreign import Refused
+from lakestream.data.tables.foreign_rows import Contents, File, contents
+from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.summaries import is_our_append
+from lakestream.data.tables.table_metadata import SnapshotHead, TableMetadata
+from lakestream.errors import Corrupt, Missing
+from lakestream.lake.verify_judge import Past, SnapshotNote
+from lakestream.lake.verify_ledger import HASH, OFFSET, Ledger, Numbers
+from lakestream.lake.verify_rows import RowReader, into
+
+TAKING = frozenset(("delete", "overwrite"))
+"""Operations by which rows may go or change; `append` and `replace` promise that none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The snapshots of main that are not accounted for, oldest first; `complete`: none of them is missing."""
+
+    heads: Sequence[SnapshotHead]
+    complete: bool
+
+
+def unaccounted(metadata: TableMetadata, accounted: int) -> Chain:
+    """Sequence numbers follow one another, so a hole in them is a snapshot that somebody expired."""
+    heads: list[SnapshotHead] = []
+    for head in metadata.ancestors(metadata.current_snapshot_id):
+        if head.sequence_number <= accounted:
+            return Chain(heads[::-1], True)
+        heads.append(head)
+    if not heads:
+        return Chain([], metadata.current_snapshot_id is None)
+    oldest = heads[-1]
+    return Chain(heads[::-1], oldest.parent_snapshot_id is None or oldest.sequence_number == accounted + 1)
+
+
+def past_of(
+    store: TableStore, metadata: TableMetadata, accounted: int, progress: Callable[[int], None] = lambda _: None
+) -> Past:
+    """What all snapshots since then took and changed. Raises Retry."""
+    chain = unaccounted(metadata, accounted)
+    by_id = {head.snapshot_id: head for head in metadata.snapshots}
+    removals, notes, complete = Ledger(), list[SnapshotNote](), chain.complete
+    for head in chain.heads:
+        summary = metadata.summary(head.snapshot_id)
+        if is_our_append(summary):
+            continue
+        parent = by_id.get(head.parent_snapshot_id) if head.parent_snapshot_id is not None else None
+        if parent is None and head.parent_snapshot_id is not None:
+            complete = False
+            continue
+        operation = summary.get("operation", "")
+        note = SnapshotNote(
+            snapshot_id=head.snapshot_id, time_ms=head.timestamp_ms, operation=operation, sound=operation in TAKING
+        )
+        try:
+            _compare(store, metadata, parent, head, removals, len(notes), progress)
+        except (Missing, Corrupt, Refused):
+            complete = False
+            continue
+        notes.append(note)
+    return Past(removals=removals, notes=notes, complete=complete)
+
+
+def _compare(
+    store: TableStore,
+    metadata: TableMetadata,
+    parent: SnapshotHead | None,
+    head: SnapshotHead,
+    removals: Ledger,
+    place: int,
+    progress: Callable[[int], None],
+) -> None:
+    known: dict[str, list[File]] = {}
+    before = contents(store, _snapshot(metadata, parent), known) if parent is not None else Contents({}, {})
+    after = contents(store, _snapshot(metadata, head), known)
+    touched = _affected(before, after)
+    had, has = Ledger(), Ledger()
+    try:
+        for side, ledger in ((before, had), (after, has)):
+            reader = RowReader(store)
+            for path in sorted(touched & side.data.keys()):
+                file = side.data[path]
+                reader.read(path, file.size, _deletes_of(side, file), into(ledger, 0))
+                progress(file.size)
+        for partition in had.partitions():
+            for number in had.buckets(partition):
+                _note(removals, place, partition, had.bucket(partition, number), has.bucket(partition, number))
+    finally:
+        had.close()
+        has.close()
+
+
+def _affected(before: Contents, after: Contents) -> set[str]:
+    """Data files that are in one snapshot only, or that delete files of one snapshot only may speak of."""
+    differ = set(before.data.keys() ^ after.data.keys())
+    changed = before.deletes.keys() ^ after.deletes.keys()
+    for path in changed:
+        delete = before.deletes.get(path) or after.deletes[path]
+        for side in (before, after):
+            differ.update(file.path for file in side.data.values() if _may_touch(delete, file))
+    return differ
+
+
+def _deletes_of(side: Contents, file: File) -> list[str]:
+    return sorted(delete.path for delete in side.deletes.values() if _may_touch(delete, file))
+
+
+def _may_touch(delete: File, file: File) -> bool:
+    path = file.path.encode()
+    return delete.sequence >= file.sequence and (not delete.upper or delete.lower <= path <= delete.upper)
+
+
+def _note(removals: Ledger, place: int, partition: int, had: Numbers, has: Numbers) -> None:
+    """What was there and is not, and what is there with another hash."""
+    at = np.searchsorted(has[:, OFFSET], had[:, OFFSET])
+    there = np.zeros(len(had), dtype=bool)
+    inside = at < len(has)
+    there[inside] = has[at[inside], OFFSET] == had[inside, OFFSET]
+    gone = had[~there]
+    _add(removals, partition, gone[:, OFFSET], gone[:, HASH], 2 * place)
+    old, new = had[there], has[at[there]]
+    other = old[:, HASH] != new[:, HASH]
+    with np.errstate(over="ignore"):
+        difference = old[other, HASH] - new[other, HASH]
+    _add(removals, partition, old[other, OFFSET], difference, 2 * place + 1)
+
+
+def _add(removals: Ledger, partition: int, offsets: Numbers, hashes: Numbers, tag: int) -> None:
+    if len(offsets):
+        removals.add(np.full(len(offsets), partition, dtype=np.int64), offsets, hashes, tag)
+
+
+def _snapshot(metadata: TableMetadata, head: SnapshotHead) -> dict[str, Any]:
+    for known, raw in zip(metadata.snapshots, metadata.raw_snapshots, strict=True):
+        if known.snapshot_id == head.snapshot_id:
+            return dict(msgspec.json.decode(raw))
+    raise Missing(f"snapshot {head.snapshot_id} is not in the metadata")
