@@ -6,6 +6,7 @@ libraries are large, so each part comes to be with the first request that needs 
 
 import asyncio
 import importlib
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -59,8 +60,18 @@ class Lake:
 
     async def tail(self, topic: str) -> bytes:
         """Where a topic's records are at this moment. Raises Missing if there is no such topic."""
-        module = await _imported("lakestream.pipeline.tail")
+        module = await _imported("lakestream.data.tables.tail")
+        await self._replica.catch_up()
         packed: bytes = module.pack_tail(module.describe_tail(self._replica.state, topic, self._root))
+        return packed
+
+    async def tails(self, topics: Sequence[str]) -> bytes:
+        """The same for those of some topics that exist, all at one moment."""
+        module = await _imported("lakestream.data.tables.tail")
+        await self._replica.catch_up()
+        state = self._replica.state
+        known = [topic for topic in dict.fromkeys(topics) if topic in state.topics.by_name]
+        packed: bytes = module.pack_tail([module.describe_tail(state, topic, self._root) for topic in known])
         return packed
 
     async def purge(self) -> int:

@@ -48,8 +48,14 @@ TOPIC_ID = bytes(range(16))
 TABLE_UUID = "8a3b4c5d-0000-4000-8000-000000000001"
 
 
-def make_rows(cells: Sequence[tuple[int, int]], *, value_bytes: int = 20, seed: int = 0) -> pa.Table:
-    """Rows for (partition, offset) cells, in the order given; what is in them follows from the cell."""
+def make_rows(
+    cells: Sequence[tuple[int, int]], *, value_bytes: int = 20, seed: int = 0, noise_bytes: int = 0
+) -> pa.Table:
+    """Rows for (partition, offset) cells, in the order given; what is in them follows from the cell.
+
+    `noise_bytes` make values as large in a file as they are in memory.
+    """
+    noise = [random.Random(f"{cell}").randbytes(noise_bytes) for cell in cells]
     return pa.table(
         [
             pa.array([partition for partition, _ in cells], pa.int32()),
@@ -62,7 +68,13 @@ def make_rows(cells: Sequence[tuple[int, int]], *, value_bytes: int = 20, seed: 
             ),
             pa.array([0] * len(cells), pa.int32()),
             pa.array([None] * len(cells), pa.binary()),
-            pa.array([value_of(*cell, value_bytes, seed) for cell in cells], pa.binary()),
+            pa.array(
+                [
+                    value + rest if (value := value_of(*cell, value_bytes, seed)) is not None else None
+                    for cell, rest in zip(cells, noise, strict=True)
+                ],
+                pa.binary(),
+            ),
         ],
         schema=ARROW_SCHEMA,
     )

@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "groups": ("lakestream.cli.groups:groups", "List and describe consumer groups, reset their offsets."),
     "pipeline": ("lakestream.cli.pipeline:pipeline", "Land topics in their tables with Spark."),
     "verify": ("lakestream.cli.verify:verify", "Check that every record is still there, once and unchanged."),
+    "sql": ("lakestream.cli.sql:sql", "Ask topics in SQL, table plus tail, with DuckDB."),
     "brokers": ("lakestream.cli.brokers:brokers", "List the live brokers."),
     "metadata": ("lakestream.cli.metadata:metadata", "Show the cluster's state, follow its commands."),
     "config": ("lakestream.cli.config:config", "List every setting, its value and where it came from."),

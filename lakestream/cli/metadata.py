@@ -30,7 +30,7 @@ def metadata() -> None:
 @bootstrap_option
 def show(bootstrap: str, page: str | None, as_json: bool) -> None:
     """Show the state that all commands so far have made."""
-    with _get(page or _find_page(bootstrap), "/metadata", ANSWER_S) as answer:
+    with _get(page or find_page(bootstrap), "/metadata", ANSWER_S) as answer:
         state = json.loads(answer.read())
     if as_json:
         print_json(state)
@@ -51,7 +51,7 @@ def show(bootstrap: str, page: str | None, as_json: bool) -> None:
 @bootstrap_option
 def follow(bootstrap: str, page: str | None, after: int | None, max_commands: int | None, as_json: bool) -> None:
     """Print commands as they are folded, one a line, until Ctrl-C."""
-    page = page or _find_page(bootstrap)
+    page = page or find_page(bootstrap)
     if after is None:
         with _get(page, "/metadata", ANSWER_S) as answer:
             after = int(json.loads(answer.read()).get("sequence", 0))
@@ -66,7 +66,7 @@ def follow(bootstrap: str, page: str | None, after: int | None, max_commands: in
     raise LakestreamError(f"the broker at {page} ended the stream; ask another with --http")
 
 
-def _find_page(bootstrap: str) -> str:
+def find_page(bootstrap: str) -> str:
     async def run() -> str:
         async with open_client(bootstrap) as client:
             for broker in (await client.metadata([])).brokers:

@@ -40,9 +40,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from lakestream.data.tables.scan import Piece, offset_at, pieces, read
+from lakestream.data.tables.tail import TopicTail, fetch_tail
 from lakestream.errors import LakestreamError
-from lakestream.pipeline.scan import Piece, offset_at, pieces, read
-from lakestream.pipeline.tail import TopicTail, fetch_tail
 
 SCHEMA = (
     "stream_partition int, stream_offset bigint, stream_timestamp timestamp, stream_key binary, "

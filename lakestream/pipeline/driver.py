@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from lakestream.data.tables.slices import Source, source_of
 from lakestream.errors import Fenced
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.streams import MERGED, WalObject
-from lakestream.model.wal_object import merged_key, wal_key
+from lakestream.model.streams import WalObject
 from lakestream.pipeline.freshness import Freshness
 from lakestream.pipeline.land import Lander
 from lakestream.pipeline.planner import RoundLimits, TopicWork, choose
 from lakestream.pipeline.rounds import Engine, carry_out
 from lakestream.pipeline.sweep import RoundName
-from lakestream.pipeline.tasks import Failed, Source
+from lakestream.pipeline.tasks import Failed
 
 log = logging.getLogger(__name__)
 
@@ -223,8 +223,3 @@ def sources_of(cluster: str, objects: Mapping[int, WalObject], works: Sequence[T
     """The objects that the slices lie in, by their numbers."""
     numbers = {one.object for work in works for one in work.slices}
     return {number: source_of(cluster, objects[number]) for number in numbers}
-
-
-def source_of(cluster: str, one: WalObject) -> Source:
-    named = merged_key if one.kind == MERGED else wal_key
-    return Source(named(cluster, one.member, one.epoch, one.tick), one.kind == MERGED)

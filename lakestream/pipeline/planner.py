@@ -13,6 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import NamedTuple
 
+from lakestream.data.tables.slices import Slice, slices_of
 from lakestream.model.state import State
 from lakestream.model.streams import Stream
 
@@ -29,22 +30,6 @@ class RoundLimits:
     file_weight_bytes: int = 256 << 10
     """What it costs to make a file, however small, in bytes that could be landed instead."""
     topic_slices: int = 100_000
-
-
-class Slice(NamedTuple):
-    """The batches of one entry: offsets [base, base + records), of which those from `first` on are wanted."""
-
-    partition: int
-    base: int
-    records: int
-    first: int
-    object: int
-    position: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        return self.base + self.records
 
 
 class Range(NamedTuple):
@@ -128,13 +113,10 @@ def topic_work(state: State, topic_id: bytes, max_bytes: int, max_slices: int) -
 
 def _in_order(stream: Stream) -> Iterator[tuple[int, Slice]]:
     """A stream's slices with growing keys: merged objects are younger than what follows them, and must not wait."""
-    wanted, key = wanted_from(stream), 0
-    for entry in stream.entries(wanted):
-        key = max(key, entry.object)
-        first = max(entry.base, wanted)
-        yield key, Slice(
-            stream.partition, entry.base, entry.records, first, entry.object, entry.position, entry.length
-        )
+    key = 0
+    for one in slices_of(stream, wanted_from(stream)):
+        key = max(key, one.object)
+        yield key, one
 
 
 def divide(works: Sequence[TopicWork], slots: int, limits: RoundLimits) -> list[list[Share]]:

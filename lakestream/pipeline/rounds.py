@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
+from lakestream.data.tables.slices import Source
 from lakestream.errors import LakestreamError
 from lakestream.pipeline.planner import RoundLimits, TopicWork, divide
-from lakestream.pipeline.tasks import Answer, Failed, Landed, Source, describe, pack_task, unpack_answer
+from lakestream.pipeline.tasks import Answer, Failed, Landed, describe, pack_task, unpack_answer
 from lakestream.pipeline.worker import land_task
 
 log = logging.getLogger(__name__)

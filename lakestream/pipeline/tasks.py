@@ -4,19 +4,12 @@ Both sides are the same version of this code (the package travels with the appli
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from lakestream.data.tables.file_stats import FileStats
-from lakestream.pipeline.planner import Share, Slice
-
-
-class Source(NamedTuple):
-    """A WAL object: its key, and whether its batches carry their offsets (merged) or count on from the slice's."""
-
-    key: str
-    stamped: bool
+from lakestream.data.tables.slices import Slice, Source
+from lakestream.pipeline.planner import Share
 
 
 class TopicShare(msgspec.Struct, frozen=True, array_like=True):

@@ -15,9 +15,9 @@ from lakestream.data.tables.arrow_view import digest_rows
 from lakestream.data.tables.decode import STAMPED, Decoded, WalSlice, decode_pieces
 from lakestream.data.tables.file_stats import Digest, FileStats, add_digests
 from lakestream.data.tables.parquet import FileWriter
+from lakestream.data.tables.slices import Slice
 from lakestream.data.tables.store import TableStore, open_table_store
 from lakestream.errors import Corrupt, LakestreamError, Missing, Retry, Unknown
-from lakestream.pipeline.planner import Slice
 from lakestream.pipeline.tasks import Answer, Failed, Landed, Task, TopicShare, pack_answers, unpack_task
 
 log = logging.getLogger(__name__)

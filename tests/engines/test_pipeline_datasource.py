@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from lakestream.data.tables.tail import TAIL_PATH, describe_tail, pack_tail
 from lakestream.errors import Missing
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.model.streams import Stream
 from lakestream.pipeline.datasource import Asked, Lakestream, OptionError, limited
 from lakestream.pipeline.spark import Spark
-from lakestream.pipeline.tail import TAIL_PATH, describe_tail, pack_tail
 from lakestream.pipeline.worker import land_task
 from tests.core import TestBroker, batch
 from tests.pipeline_live import TestPipeline, start_both

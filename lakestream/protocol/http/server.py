@@ -43,6 +43,8 @@ class HttpSources:
     """Where a topic's records are, table and WAL, as JSON; None where topics have no tables. Raises Missing."""
     state: Callable[[], Awaitable[bytes]] | None = None
     """The whole state at this moment, for `lakestream verify`. Raises Retry."""
+    tails: Callable[[Sequence[str]], Awaitable[bytes]] | None = None
+    """The same for several topics at one moment, without those that are unknown."""
 
 
 class HttpServer:
@@ -93,6 +95,8 @@ class HttpServer:
             routes.append(Route("/metadata/state", self._state))
         if self._sources.tail is not None:
             routes.append(Route("/tail/{topic}", self._tail))
+        if self._sources.tails is not None:
+            routes.append(Route("/tail", self._tails))
         routes += [Mount(path, app) for path, app in self._sources.mounts.items()]
         return Starlette(routes=routes)
 
@@ -125,6 +129,11 @@ class HttpServer:
             told = await self._sources.tail(request.path_params["topic"])
         except Missing as error:
             return JSONResponse({"error": str(error)}, status_code=404)
+        return Response(told, media_type="application/json")
+
+    async def _tails(self, request: Request) -> Response:
+        assert self._sources.tails is not None
+        told = await self._sources.tails(request.query_params.getlist("topic"))
         return Response(told, media_type="application/json")
 
     async def _commands(self, request: Request) -> Response:

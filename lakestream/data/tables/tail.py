@@ -1,25 +1,29 @@
 """Where a topic's records are at one moment: its table up to the progress, slices of the WAL behind it.
 
 A broker gives this out of its state (`describe_tail`), as JSON at TAIL_PATH of its HTTP port; who has it reads table
-and tail from the store, without the broker and without a gap or an overlap between the two.
+and tail from the store, without the broker and without a gap or an overlap between the two. Several topics that are
+asked for at once are described at the same moment.
 """
 
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from lakestream.data.tables.slices import Slice, Source, slices_of, source_of
 from lakestream.errors import Missing, Retry
 from lakestream.model.state import State
-from lakestream.pipeline.driver import source_of
-from lakestream.pipeline.planner import Slice
-from lakestream.pipeline.tasks import Source
 
 TAIL_PATH = "/tail/"
 """Followed by the topic's name."""
+TAILS_PATH = "/tail?"
+"""Followed by topic=NAME for each."""
 TIMEOUT_S = 20.0
+
+T = TypeVar("T")
 
 
 class PartitionBounds(NamedTuple):
@@ -59,12 +63,9 @@ def describe_tail(state: State, topic_name: str, root: str) -> TopicTail:
         stream = state.streams.by_id[stream_id]
         landed = max(stream.landed, stream.start)
         bounds.append(PartitionBounds(stream.partition, stream.start, landed, stream.next))
-        for entry in stream.entries(landed):
-            number = numbers.setdefault(entry.object, len(numbers))
-            first = max(entry.base, landed)
-            slices.append(
-                Slice(stream.partition, entry.base, entry.records, first, number, entry.position, entry.length)
-            )
+        for one, entry in zip(slices_of(stream, landed), stream.entries(landed), strict=True):
+            number = numbers.setdefault(one.object, len(numbers))
+            slices.append(one._replace(object=number))
             times.append(entry.max_timestamp)
     return TopicTail(
         topic=topic_name,
@@ -77,19 +78,31 @@ def describe_tail(state: State, topic_name: str, root: str) -> TopicTail:
     )
 
 
-def pack_tail(tail: TopicTail) -> bytes:
+def pack_tail(tail: TopicTail | list[TopicTail]) -> bytes:
     return msgspec.json.encode(tail)
 
 
 def fetch_tail(broker: str, topic: str) -> TopicTail:
     """Ask a broker, by the HOST:PORT of its HTTP listener. Raises Missing or Retry."""
-    url = f"http://{broker}{TAIL_PATH}{urllib.parse.quote(topic, safe='')}"
+    try:
+        return _fetched(f"http://{broker}{TAIL_PATH}{urllib.parse.quote(topic, safe='')}", TopicTail)
+    except Missing:
+        raise Missing(f"{broker} knows no topic {topic!r}") from None
+
+
+def fetch_tails(broker: str, topics: Iterable[str]) -> list[TopicTail]:
+    """Those of the topics that exist, all at one moment. Raises Missing if the broker has no tables, or Retry."""
+    names = urllib.parse.urlencode([("topic", name) for name in topics])
+    return _fetched(f"http://{broker}{TAILS_PATH}{names}", list[TopicTail])
+
+
+def _fetched(url: str, kind: type[T]) -> T:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-            return msgspec.json.decode(answer.read(), type=TopicTail)
+            return msgspec.json.decode(answer.read(), type=kind)
     except urllib.error.HTTPError as error:
         if error.code == 404:
-            raise Missing(f"{broker} knows no topic {topic!r}") from None
+            raise Missing(f"{url} is not there") from None
         raise Retry(f"{url}: {error}") from error
     except (OSError, msgspec.MsgspecError) as error:
         raise Retry(f"{url}: {error}") from error

@@ -8,12 +8,11 @@ import pyarrow as pa
 from lakestream.data.tables.arrow_view import produced_timestamps
 from lakestream.data.tables.decode import STAMPED, WalSlice, decode_pieces
 from lakestream.data.tables.recent_files import RecentFiles
+from lakestream.data.tables.slices import Slice, Source
 from lakestream.data.tables.store import TableStore, open_table_store
 from lakestream.data.tables.table_reader import ReadCaches, TableReader
+from lakestream.data.tables.tail import TopicTail, fetch_tail
 from lakestream.errors import Missing
-from lakestream.pipeline.planner import Slice
-from lakestream.pipeline.tail import TopicTail, fetch_tail
-from lakestream.pipeline.tasks import Source
 
 PIECE_BYTES = 8 << 20
 TABLE_ROWS = 2_000_000

@@ -1,0 +1,64 @@
+"""`lakestream sql`: a query over topics, table plus tail, answered at once by DuckDB."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from lakestream.cli.metadata import find_page
+from lakestream.cli.options import bootstrap_option
+from lakestream.cli.output import print_table, say
+
+FORMATS = ("table", "csv", "json", "jsonl", "arrow")
+
+
+@click.command()
+@click.argument("query", required=False)
+@click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Take it from a file.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="table", show_default=True, help="Of the rows.")
+@click.option("--rows", type=click.IntRange(min=1), default=1000, show_default=True, help="Most rows of a table.")
+@click.option("--memory", metavar="SIZE", default="", help="What DuckDB may use, such as 2GB; the rest goes to disk.")
+@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@bootstrap_option
+def sql(
+    query: str | None, file: Path | None, kind: str, rows: int, memory: str, page: str | None, bootstrap: str
+) -> None:
+    """Ask topics in SQL: everything that was produced up to now, rows of the tables and records still in the log.
+
+    QUERY is DuckDB's SQL; - reads it from standard input. Topics are tables of their names ("quoted" if they have dots
+    or dashes), with the columns stream_partition, stream_offset, stream_timestamp, stream_key, stream_headers,
+    stream_flags, stream_original and value. Keys and values are binary: text(value) and json(value) read them,
+    header(stream_headers, 'name') takes one header.
+
+    \b
+      lakestream sql "select count(*) from orders"
+      lakestream sql "select json(value)->>'$.city' city, count(*) from orders group by all"
+      lakestream sql --format csv "select * from orders join \\"my-topic\\" using (stream_key)" > rows.csv
+    """
+    from lakestream.lake.sql import answered
+    from lakestream.lake.sql_output import cells, write_arrow, write_csv, write_json
+
+    text = _query(query, file)
+    sink = sys.stdout.buffer
+    with answered(page.removeprefix("http://").rstrip("/") if page else find_page(bootstrap), text, memory) as answer:
+        if kind == "arrow":
+            write_arrow(answer, sink)
+        elif kind == "csv":
+            write_csv(answer, sink)
+        elif kind == "table":
+            shown, more = cells(answer, rows)
+            print_table(answer.schema.names, shown)
+            if more:
+                say(f"the first {rows:,} rows; --rows shows more, --format csv all")
+        else:
+            write_json(answer, sink, lines=kind == "jsonl")
+    sink.flush()
+
+
+def _query(query: str | None, file: Path | None) -> str:
+    if (query is None) == (file is None):
+        raise click.UsageError("give a query, - for standard input, or --file")
+    if file is not None:
+        return file.read_text()
+    assert query is not None
+    return sys.stdin.read() if query == "-" else query

@@ -1,0 +1,174 @@
+"""SQL over topics, table plus tail: `answered(broker, query)` gives a query's rows as Arrow, lag zero.
+
+    names in the query -> one answer of a broker: where all these topics are at one moment -> views over their parts
+    -> DuckDB runs the query, scanning files and WAL from the store
+
+Every offset up to that moment is seen once, whatever lands, is rewritten or collected meanwhile. If a file or an object
+is gone before the first rows are handed out, the broker is asked again and the query starts over.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+
+import duckdb
+import pyarrow as pa
+
+from lakestream.data.tables.store import open_table_store
+from lakestream.errors import LakestreamError, Missing
+from lakestream.lake.sql_files import Faults
+from lakestream.lake.sql_names import Directory, Name, names_in, quoted
+from lakestream.lake.sql_sources import topic_parts
+
+ATTEMPTS = 5
+HELD_BYTES = 32 << 20
+"""So much of an answer is made before any of it is given away; until then a query can start over unseen."""
+BATCH_ROWS = 8192
+MACROS = (
+    "CREATE MACRO text(bytes) AS coalesce(try(decode(bytes)), bytes::VARCHAR)",
+    "CREATE MACRO json(bytes) AS try_cast(text(bytes) AS JSON)",
+    """CREATE MACRO header(headers, name) AS
+       list_filter(headers, lambda one: one.key = name)[-1].value""",
+)
+SETTINGS = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    "arrow_large_buffer_size": "true",
+    "TimeZone": "UTC",
+}
+_NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
+
+
+class QueryError(LakestreamError):
+    """The query is at fault; the message is DuckDB's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A query's rows, of which the later ones are made when they are taken."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+@contextmanager
+def answered(broker: str, query: str, memory: str = "") -> Iterator[Answer]:
+    """Ask a broker (HOST:PORT of its HTTP listener) and DuckDB, which may use about `memory` (such as 2GB).
+
+    Raises QueryError, or what the stores raise.
+    """
+    with ExitStack() as stack:
+        directory = Directory(broker)
+        for attempt in range(1, ATTEMPTS + 1):
+            faults = Faults()
+            session = stack.enter_context(_Session(directory, memory, faults))
+            try:
+                answer = session.answer(query)
+                break
+            except (duckdb.Error, pa.ArrowException, OSError) as error:
+                cause = faults.first
+                if not isinstance(cause, Missing) or attempt == ATTEMPTS:
+                    raise session.explained(error) from error
+            except Missing:
+                if attempt == ATTEMPTS:
+                    raise
+        yield answer
+
+
+class _Session:
+    """One attempt: a database in memory with views of the topics that the query names."""
+
+    def __init__(self, directory: Directory, memory: str, faults: Faults) -> None:
+        self._directory = directory
+        self._faults = faults
+        self._spill = tempfile.TemporaryDirectory(prefix="lakestream-sql-")
+        limits = {"memory_limit": memory} if memory else {}
+        try:
+            self._database = duckdb.connect(config={**limits, "temp_directory": self._spill.name})
+        except duckdb.Error as error:
+            self._spill.cleanup()
+            raise QueryError(_said(error)) from error
+        self._parts = 0
+
+    def __enter__(self) -> "_Session":
+        for name, value in SETTINGS.items():
+            self._database.execute(f"SET {name} = '{value}'")
+        for macro in MACROS:
+            self._database.execute(macro)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+        self._spill.cleanup()
+
+    def answer(self, query: str) -> Answer:
+        try:
+            statements = self._database.extract_statements(query)
+        except duckdb.Error as error:
+            raise QueryError(_said(error)) from error
+        if not statements:
+            raise QueryError("there is no statement in the query")
+        self._show(sorted({name for one in statements for name in names_in(self._database, one.query)}))
+        for one in statements[:-1]:
+            self._database.execute(one)
+        reader = self._database.execute(statements[-1]).to_arrow_reader(BATCH_ROWS)
+        return Answer(reader.schema, self._held(reader))
+
+    def _held(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        held: list[pa.RecordBatch] = []
+        size = 0
+        for batch in reader:
+            held.append(batch)
+            size += batch.nbytes
+            if size > HELD_BYTES:
+                break
+        return chain(held, self._rest(reader))
+
+    def _rest(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from reader
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise self.explained(error) from error
+
+    def explained(self, error: Exception) -> LakestreamError:
+        """The error as somebody should read it."""
+        cause = self._faults.first
+        if isinstance(cause, Missing):
+            return Missing(
+                f"{cause}: it was removed while the query ran (run it again), or lies in a folder of another machine"
+            )
+        if cause is not None:
+            return cause
+        missing = _NO_TABLE.search(str(error))
+        if isinstance(error, duckdb.CatalogException) and missing:
+            return QueryError(self._directory.unknown(missing[1]))
+        return QueryError(_said(error))
+
+    # -- views --------------------------------------------------------------------------------------------------------
+
+    def _show(self, names: list[Name]) -> None:
+        found = self._directory.find(names)
+        for name, tail in found.topics.items():
+            self._view(name, topic_parts(open_table_store(tail.root), tail, self._faults))
+        for name, table in found.tables.items():
+            self._view(name, [table.rows(self._faults)])
+
+    def _view(self, name: Name, parts: list[object]) -> None:
+        selects = []
+        for part in parts:
+            self._parts += 1
+            registered = f"lakestream_part_{self._parts}"
+            self._database.register(registered, part)
+            selects.append(f"SELECT * FROM {registered}")
+        if len(name) > 1:
+            self._database.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(name[0])}")
+        place = ".".join(quoted(part) for part in name)
+        self._database.execute(f"CREATE VIEW {place} AS {' UNION ALL '.join(selects)}")
+
+
+def _said(error: Exception) -> str:
+    return str(error).strip()

@@ -1,0 +1,204 @@
+"""A topic as DuckDB scans it: rows of the table's files, then the tail out of the WAL, at the moment a broker told.
+
+Files without deletes are a dataset of Arrow: DuckDB asks it for the columns and rows that a query needs, and files
+whose bounds say that they have none are not opened. Files in which another engine deleted rows by position, and the
+tail, are streams of all their rows, made anew whenever a scan begins. Nothing is held as a whole.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from lakestream.data.tables.decode import STAMPED, WalSlice, decode_pieces
+from lakestream.data.tables.footers import read_footer, read_group
+from lakestream.data.tables.index import FILE, IndexedFile, TableView
+from lakestream.data.tables.position_deletes import parse_deletes, within
+from lakestream.data.tables.recent_files import RecentFiles
+from lakestream.data.tables.runs import FIRST, LAST, MAX_TIMESTAMP, PARTITION
+from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.data.tables.slices import Slice
+from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.table_reader import ReadCaches, TableReader
+from lakestream.data.tables.tail import TopicTail
+from lakestream.errors import Corrupt, LakestreamError
+from lakestream.lake.sql_files import Faults, StoreFiles
+
+PIECE_BYTES = 8 << 20
+READS_AHEAD = 8
+DELETES_KEPT = 64
+TIMESTAMP_MAX_MS = (2**63 - 1) // 1000 - 1
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Rows:
+    """Rows that DuckDB may scan as often as a query names them: each scan starts from the beginning."""
+
+    def __init__(self, schema: pa.Schema, batches: Callable[[], Iterable[pa.RecordBatch]], faults: Faults) -> None:
+        self._schema = schema
+        self._batches = batches
+        self._faults = faults
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return pa.RecordBatchReader.from_batches(self._schema, self._noting()).__arrow_c_stream__()
+
+    def _noting(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches()
+        except LakestreamError as error:
+            self._faults.note(error)
+            raise
+
+
+def topic_parts(store: TableStore, tail: TopicTail, faults: Faults) -> list[Any]:
+    """What together is the topic, each row once. Raises Missing if the table has moved on meanwhile."""
+    view = _view(store, tail) if tail.metadata_location else TableView()
+    dirty = [file for file in view.files.values() if _touching(view, file)]
+    clean = [file for file in view.files.values() if not _touching(view, file)] if view.deletes else view.files.values()
+    parts: list[Any] = []
+    if clean:
+        parts.append(_dataset(store, clean, _spans(view, tail), faults))
+    if dirty:
+        parts.append(Rows(ARROW_SCHEMA, lambda: undeleted_rows(store, view, dirty), faults))
+    if tail.slices:
+        parts.append(Rows(ARROW_SCHEMA, lambda: tail_rows(store, tail), faults))
+    return parts or [ARROW_SCHEMA.empty_table()]
+
+
+def _view(store: TableStore, tail: TopicTail) -> TableView:
+    files = RecentFiles(store)
+    try:
+        return TableReader(store, files, ReadCaches(), lambda: tail.metadata_location).view()
+    finally:
+        files.close()
+
+
+def _touching(view: TableView, file: IndexedFile) -> list[Any]:
+    return [each for each in view.deletes if each.may_touch(file.path, file.sequence)]
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Between which bounds the rows of a file lie."""
+
+    partitions: tuple[int, int]
+    offsets: tuple[int, int]
+    latest_ms: int | None = None
+
+
+def _spans(view: TableView, tail: TopicTail) -> dict[int, Span]:
+    """Those of the files whose runs are known, by their numbers."""
+    runs = np.concatenate([view.runs(bounds.partition).runs for bounds in tail.partitions])
+    runs = runs[np.argsort(runs[:, FILE], kind="stable")]
+    numbers, starts = np.unique(runs[:, FILE], return_index=True)
+    if not len(numbers):
+        return {}
+    least = np.minimum.reduceat(runs, starts, axis=0).tolist()
+    most = np.maximum.reduceat(runs, starts, axis=0).tolist()
+    return {
+        number: Span((low[PARTITION], high[PARTITION]), (low[FIRST], high[LAST]), high[MAX_TIMESTAMP])
+        for number, low, high in zip(numbers.tolist(), least, most, strict=True)
+    }
+
+
+def _dataset(store: TableStore, files: Iterable[IndexedFile], spans: Mapping[int, Span], faults: Faults) -> Any:
+    found = list(files)
+    system = fs.PyFileSystem(StoreFiles(store, {file.path: file.size for file in found}, faults))
+    kind = ds.ParquetFileFormat()
+    fragments = []
+    for file in found:
+        span = spans.get(file.number) or Span(file.partitions, file.offsets)
+        fragments.append(kind.make_fragment(file.path, filesystem=system, partition_expression=_known_of(span)))
+    return ds.FileSystemDataset(fragments, ARROW_SCHEMA, kind, system)
+
+
+def _known_of(span: Span) -> Any:
+    """What holds for every row of a file, so that it need not be opened if a filter says otherwise."""
+    partition, offset, time = (ds.field(name) for name in ARROW_SCHEMA.names[:3])
+    lowest, highest = (pa.scalar(_int32(bound), pa.int32()) for bound in span.partitions)
+    known = (partition >= lowest) & (partition <= highest)
+    known &= (offset >= span.offsets[0]) & (offset <= span.offsets[1])
+    if span.latest_ms is not None and abs(span.latest_ms) < TIMESTAMP_MAX_MS:
+        # Another engine may have written microseconds, which the index cuts off.
+        end = pa.scalar((span.latest_ms + 1) * 1000, ARROW_SCHEMA.field("stream_timestamp").type)
+        known &= (time < end) | time.is_null()
+    return known
+
+
+def _int32(bound: int) -> int:
+    """Bounds that nobody knows are those of a long."""
+    return min(max(bound, -(2**31)), 2**31 - 1)
+
+
+def undeleted_rows(store: TableStore, view: TableView, files: Sequence[IndexedFile]) -> Iterator[pa.RecordBatch]:
+    """The rows of files that deletes may touch."""
+    parsed: dict[str, Any] = {}
+    for file in files:
+        positions = []
+        for each in _touching(view, file):
+            if each.path not in parsed:
+                if len(parsed) >= DELETES_KEPT:
+                    parsed.clear()
+                parsed[each.path] = parse_deletes(store.get(each.path))
+            if file.path in parsed[each.path]:
+                positions.append(parsed[each.path][file.path])
+        footer = read_footer(store, file.path, file.size)
+        for group, start in enumerate(footer.starts[:-1]):
+            rows = read_group(store, footer, group)
+            gone = within(positions, start, rows.num_rows)
+            if len(gone):
+                rows = rows.take(pa.array(np.delete(np.arange(rows.num_rows), gone)))
+            if rows.num_rows:
+                yield rows
+
+
+# -- the tail --------------------------------------------------------------------------------------------------------
+
+
+def tail_rows(store: TableStore, tail: TopicTail) -> Iterator[pa.RecordBatch]:
+    """What has not landed. Each object is read once, several at a time."""
+    by_object: dict[int, list[Slice]] = {}
+    for one in tail.slices:
+        by_object.setdefault(one.object, []).append(one)
+
+    def read(number: int) -> list[WalSlice]:
+        source, slices = tail.objects[number], by_object[number]
+        found = store.read(f"{tail.root}/{source.key}", [(one.position, one.length) for one in slices])
+        for one, data in zip(slices, found, strict=True):
+            if len(data) != one.length:
+                raise Corrupt(f"{source.key} is cut short: {len(data)} bytes at {one.position}, not {one.length}")
+        return [
+            WalSlice(one.partition, STAMPED if source.stamped else one.base, data, one.first, one.end)
+            for one, data in zip(slices, found, strict=True)
+        ]
+
+    for slices in ahead(read, list(by_object), READS_AHEAD):
+        for piece in decode_pieces(slices, piece_bytes=PIECE_BYTES):
+            yield piece.rows
+
+
+def ahead(work: Callable[[S], T], items: Sequence[S], count: int) -> Iterator[T]:
+    """The results in order, `count` of them under way at a time."""
+    if len(items) < 2:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(count, "sql-read") as pool:
+        waiting: list[Future[T]] = [pool.submit(work, item) for item in items[:count]]
+        try:
+            for place in range(len(items)):
+                yield waiting.pop(0).result()
+                if place + count < len(items):
+                    waiting.append(pool.submit(work, items[place + count]))
+        finally:
+            for future in waiting:
+                future.cancel()
