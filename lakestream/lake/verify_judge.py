@@ -24,22 +24,29 @@ _HASHES = 1 << 64
 _BUCKET = 1 << BUCKET_BITS
 Mask = npt.NDArray[np.bool_]
 
+REMOVED, CHANGED, CAME_BACK = range(3)
+"""What a snapshot did to a row. An UPDATE may be one snapshot that removes it, and another that brings it back."""
+
+
+def tag_of(place: int, change: int) -> int:
+    return place << 2 | change
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotNote:
-    """A snapshot that took or changed rows. `sound`: it says so itself, and not that it only moved them."""
+    """A snapshot that took or changed rows, and what it calls itself."""
 
     snapshot_id: int
     time_ms: int
     operation: str
-    sound: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What the table's snapshots tell: rows that went, tagged 2 * place in `notes`, and rows that changed, one more.
+    """What the table's snapshots did to rows, each tagged by `tag_of` with the snapshot's place in `notes`.
 
-    The hash of a changed row is the old one less the new one. `complete`: no snapshot that could matter is missing.
+    The hash of a changed row is the old one less the new one, that of one that came back is negative. `complete`: no
+    snapshot that could matter is missing.
     """
 
     removals: Ledger
@@ -123,17 +130,24 @@ class _Judge:
         known = expected[offsets - base]
         self._stray.add(offsets[~known])
         self._sum("found", offsets[known], lines[known, HASH], foreign[known])
-        changed = removals[:, TAG] & 1 == 1
-        self._sum("taken", removals[:, OFFSET], removals[:, HASH], counted=~changed)
         expected[offsets - base] = False
-        for tag in np.unique(removals[:, TAG]).tolist():
-            self._gone.setdefault(tag, Ranges()).add(np.unique(removals[removals[:, TAG] == tag, OFFSET]))
-        expected[removals[~changed, OFFSET] - base] = False
+        self._add_removals(_possible(removals), expected, base)
         missing = np.flatnonzero(expected) + base
         for part, at in self._cut(missing):
             below = int(np.searchsorted(at, self._facts.log_start))
             part.missing_below.add(at[:below])
             part.missing.add(at[below:])
+
+    def _add_removals(self, removals: Numbers, expected: Mask, base: int) -> None:
+        """Add up what snapshots did; what they removed, and is not there, is not missing."""
+        changes = removals[:, TAG] & 3
+        self._sum("taken", removals[:, OFFSET], removals[:, HASH], weights=_WEIGHTS[changes])
+        for tag in np.unique(removals[:, TAG]).tolist():
+            at = np.unique(removals[removals[:, TAG] == tag, OFFSET])
+            if tag & 3 == REMOVED:
+                at = at[expected[at - base]]
+            self._gone.setdefault(tag, Ranges()).add(at)
+        expected[removals[changes == REMOVED, OFFSET] - base] = False
 
     def _expected(self, base: int) -> Mask:
         mask = np.zeros(_BUCKET, dtype=bool)
@@ -152,13 +166,13 @@ class _Judge:
         ]
 
     def _sum(
-        self, name: str, offsets: Numbers, hashes: Numbers, foreign: Mask | None = None, counted: Mask | None = None
+        self, name: str, offsets: Numbers, hashes: Numbers, foreign: Mask | None = None, weights: Numbers | None = None
     ) -> None:
         lows, highs = np.searchsorted(offsets, self._starts), np.searchsorted(offsets, self._ends)
         unsigned = hashes.astype(np.uint64)
         for part, low, high in zip(self._parts, lows.tolist(), highs.tolist(), strict=True):
             total: list[int] = getattr(part, name)
-            total[0] += high - low if counted is None else int(counted[low:high].sum())
+            total[0] += high - low if weights is None else int(weights[low:high].sum())
             total[1] = (total[1] + int(np.add.reduce(unsigned[low:high], dtype=np.uint64))) % _HASHES
             part.foreign |= foreign is not None and bool(foreign[low:high].any())
 
@@ -172,22 +186,22 @@ class _Judge:
             text = "rows at offsets that never landed"
             verdict.findings.append(self._finding(Kind.STRAY_ROWS, text, self._stray))
         for tag, ranges in sorted(self._gone.items()):
-            self._judge_snapshot(verdict, self._past.notes[tag >> 1], tag & 1 == 1, ranges)
+            if ranges:
+                self._judge_snapshot(verdict, self._past.notes[tag >> 2], tag & 3, ranges)
         for part in self._parts:
             if part.landed[0]:
                 self._judge_part(verdict, part)
         return verdict
 
-    def _judge_snapshot(self, verdict: Verdict, note: SnapshotNote, changed: bool, ranges: Ranges) -> None:
-        verb = "changed" if changed else "removed"
-        if not note.sound:
-            text = f"snapshot {note.snapshot_id} calls itself {note.operation!r}, which keeps rows, but {verb} some"
-            kind = Kind.CHANGED if changed else Kind.LOST
-            verdict.findings.append(self._finding(kind, text, ranges))
+    def _judge_snapshot(self, verdict: Verdict, note: SnapshotNote, change: int, ranges: Ranges) -> None:
+        verb = ("removed", "changed", "written again")[change]
+        if note.operation not in _MAY[change]:
+            text = f"snapshot {note.snapshot_id} calls itself {note.operation!r}, but rows were {verb} by it"
+            verdict.findings.append(self._finding(_UNSOUND[change], text, ranges))
             return
         verdict.explained.append(
             Explanation(
-                why=Why.CHANGED if changed else Why.DELETED,
+                why=Why.DELETED if change == REMOVED else Why.CHANGED,
                 text=f"{verb} by snapshot {note.snapshot_id} ({note.operation})",
                 partition=self._facts.partition,
                 rows=ranges.count,
@@ -268,6 +282,22 @@ class _Judge:
 
 
 _EXPIRED = "a snapshot was expired before what it did was recorded, so nobody can prove whether that is right"
+
+
+_WEIGHTS = np.array([1, 0, -1])
+"""How many rows fewer there are after each change."""
+_TAKING = frozenset(("delete", "overwrite"))
+_MAY = (_TAKING, _TAKING, frozenset(("append", "overwrite")))
+"""The operations by which each change may happen. A `replace` promises that the rows stay what they are."""
+_UNSOUND = (Kind.LOST, Kind.CHANGED, Kind.STRAY_ROWS)
+
+
+def _possible(removals: Numbers) -> Numbers:
+    """Without rows that came, but not back: what nobody had removed before is new, and explains nothing."""
+    changes = removals[:, TAG] & 3
+    gone = removals[changes == REMOVED, OFFSET]
+    kept: Numbers = removals[(changes != CAME_BACK) | np.isin(removals[:, OFFSET], gone)]
+    return kept
 
 
 def _parts(facts: PartitionFacts) -> list[_Part]:

@@ -18,12 +18,9 @@ from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.summaries import is_our_append
 from lakestream.data.tables.table_metadata import SnapshotHead, TableMetadata
 from lakestream.errors import Corrupt, Missing
-from lakestream.lake.verify_judge import Past, SnapshotNote
+from lakestream.lake.verify_judge import CAME_BACK, CHANGED, REMOVED, Past, SnapshotNote, tag_of
 from lakestream.lake.verify_ledger import HASH, OFFSET, Ledger, Numbers
 from lakestream.lake.verify_rows import RowReader, into
-
-TAKING = frozenset(("delete", "overwrite"))
-"""Operations by which rows may go or change; `append` and `replace` promise that none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +59,16 @@ def past_of(
         if parent is None and head.parent_snapshot_id is not None:
             complete = False
             continue
-        operation = summary.get("operation", "")
-        note = SnapshotNote(
-            snapshot_id=head.snapshot_id, time_ms=head.timestamp_ms, operation=operation, sound=operation in TAKING
-        )
         try:
             _compare(store, metadata, parent, head, removals, len(notes), progress)
         except (Missing, Corrupt, Refused):
             complete = False
             continue
-        notes.append(note)
+        notes.append(
+            SnapshotNote(
+                snapshot_id=head.snapshot_id, time_ms=head.timestamp_ms, operation=summary.get("operation", "")
+            )
+        )
     return Past(removals=removals, notes=notes, complete=complete)
 
 
@@ -96,8 +93,8 @@ def _compare(
                 file = side.data[path]
                 reader.read(path, file.size, _deletes_of(side, file), into(ledger, 0))
                 progress(file.size)
-        for partition in had.partitions():
-            for number in had.buckets(partition):
+        for partition in sorted({*had.partitions(), *has.partitions()}):
+            for number in sorted({*had.buckets(partition), *has.buckets(partition)}):
                 _note(removals, place, partition, had.bucket(partition, number), has.bucket(partition, number))
     finally:
         had.close()
@@ -125,18 +122,16 @@ def _may_touch(delete: File, file: File) -> bool:
 
 
 def _note(removals: Ledger, place: int, partition: int, had: Numbers, has: Numbers) -> None:
-    """What was there and is not, and what is there with another hash."""
-    at = np.searchsorted(has[:, OFFSET], had[:, OFFSET])
-    there = np.zeros(len(had), dtype=bool)
-    inside = at < len(has)
-    there[inside] = has[at[inside], OFFSET] == had[inside, OFFSET]
-    gone = had[~there]
-    _add(removals, partition, gone[:, OFFSET], gone[:, HASH], 2 * place)
-    old, new = had[there], has[at[there]]
+    """What was there and is not, what is there with another hash, and what is there and was not."""
+    _, left, right = np.intersect1d(had[:, OFFSET], has[:, OFFSET], return_indices=True)
+    old, new = had[left], has[right]
+    gone, come = np.delete(had, left, axis=0), np.delete(has, right, axis=0)
     other = old[:, HASH] != new[:, HASH]
     with np.errstate(over="ignore"):
         difference = old[other, HASH] - new[other, HASH]
-    _add(removals, partition, old[other, OFFSET], difference, 2 * place + 1)
+        _add(removals, partition, gone[:, OFFSET], gone[:, HASH], tag_of(place, REMOVED))
+        _add(removals, partition, old[other, OFFSET], difference, tag_of(place, CHANGED))
+        _add(removals, partition, come[:, OFFSET], -come[:, HASH], tag_of(place, CAME_BACK))
 
 
 def _add(removals: Ledger, partition: int, offsets: Numbers, hashes: Numbers, tag: int) -> None:
