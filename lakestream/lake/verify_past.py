@@ -1,11 +1,12 @@
 """What a table's snapshots did to its rows since the state last accounted for them (T16).
 
-Our own appends only add what the state knows. Every other snapshot is compared with its parent: the files that differ
-are read on both sides. Rows that are gone, or are other ones, are what that snapshot did; files that only moved their
-rows cancel out. This works while both snapshots are kept. If one that could matter is not, the past is incomplete.
+What our own snapshots add and take is in the state: it was noted by the very command that committed them. Every other
+snapshot is compared with its parent: the files that differ are read on both sides. Rows that are gone, or are other
+ones, are what that snapshot did; files that only moved their rows cancel out. This works while both snapshots are kept.
+If one that could matter is not, the past is incomplete.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,12 @@ import numpy as np
 from lakestream.data.tables.foreign import Refused
 from lakestream.data.tables.foreign_rows import Contents, File, contents
 from lakestream.data.tables.store import TableStore
-from lakestream.data.tables.summaries import is_our_append
 from lakestream.data.tables.table_metadata import SnapshotHead, TableMetadata
 from lakestream.errors import Corrupt, Missing
 from lakestream.lake.verify_judge import CAME_BACK, CHANGED, REMOVED, Past, SnapshotNote, tag_of
 from lakestream.lake.verify_ledger import HASH, OFFSET, Ledger, Numbers
 from lakestream.lake.verify_rows import RowReader, into
+from lakestream.model.catalog_names import RESERVED_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Chain:
 
     heads: Sequence[SnapshotHead]
     complete: bool
+
+
+def is_ours(summary: Mapping[str, str]) -> bool:
+    """Nobody else may write such entries into a summary (T13)."""
+    return any(name.startswith(RESERVED_PREFIX) for name in summary)
 
 
 def unaccounted(metadata: TableMetadata, accounted: int) -> Chain:
@@ -53,7 +59,7 @@ def past_of(
     removals, notes, complete = Ledger(), list[SnapshotNote](), chain.complete
     for head in chain.heads:
         summary = metadata.summary(head.snapshot_id)
-        if is_our_append(summary):
+        if is_ours(summary):
             continue
         parent = by_id.get(head.parent_snapshot_id) if head.parent_snapshot_id is not None else None
         if parent is None and head.parent_snapshot_id is not None:
