@@ -6,10 +6,10 @@
 
 import argparse
 import json
-import random
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 from lakestream.pipeline.datasource import Lakestream
 from lakestream.pipeline.spark import Spark
@@ -48,12 +48,14 @@ def main() -> None:
     running.stop()
 
     # SQL at once, by DuckDB, over table and tail.
-    query = f"""select json(value)->>'$.city' as city, count(*) as orders from "{asked.topic}" group by all order by all"""
+    city = "json(value)->>'$.city'"
+    query = f'select {city} as city, count(*) as orders from "{asked.topic}" group by all order by all'
     print(lakestream("sql", "--http", asked.http, query))
 
 
 def produce(bootstrap: str, topic: str, count: int) -> None:
-    orders = ({"city": random.choice(CITIES), "amount": random.randint(1, 99)} for _ in range(count))
+    chance = Random()
+    orders = ({"city": chance.choice(CITIES), "amount": chance.randint(1, 99)} for _ in range(count))
     lakestream("produce", topic, "--bootstrap", bootstrap, lines="".join(json.dumps(one) + "\n" for one in orders))
 
 
