@@ -24,16 +24,20 @@ Name = tuple[str, ...]
 """As it stands in the query: (table,) or (schema, table)."""
 OWN_SCHEMAS = ("main", "temp", "information_schema", "pg_catalog")
 NEAR_MAX = 3
+_PART = r'(?:"(?:[^"]|"")*"|[^.\s"]+)'
 
 
 def names_in(database: duckdb.DuckDBPyConnection, statement: str) -> set[Name]:
     """Names that a statement reads from; a few more, of its own CTEs, do no harm."""
+    [(tree,)] = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
+    names = set(_in_tree(json.loads(tree)))
+    if names:
+        return names
+    # Only plain queries have a tree. This has the others, but fails on columns of tables that are not there yet.
     try:
         return {parse_name(text) for text in database.get_table_names(statement, qualified=True)}
     except duckdb.Error:
-        # It binds more than names, and fails on columns of tables that are not there yet. The plain tree has them too.
-        [(tree,)] = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
-        return set(_in_tree(json.loads(tree)))
+        return set()
 
 
 def _in_tree(node: Any) -> Iterator[Name]:
@@ -49,9 +53,10 @@ def _in_tree(node: Any) -> Iterator[Name]:
 
 
 def parse_name(text: str) -> Name:
-    """The parts of a name, of which some may be quoted."""
-    parts = re.findall(r'"((?:[^"]|"")*)"|([^."]+)', text)
-    return tuple(quoted_part.replace('""', '"') or plain for quoted_part, plain in parts)
+    """The parts of a name, of which some may be quoted; an alias may follow."""
+    named = re.match(rf"{_PART}(?:\.{_PART})*", text)
+    parts = re.findall(_PART, named[0]) if named else []
+    return tuple(part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts)
 
 
 def quoted(name: str) -> str:

@@ -17,6 +17,7 @@ read both from the store; the broker, asked by HTTP, only says where they are. O
                         spark.sql.python.filterPushdown.enabled=true with it
 """
 
+import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,11 @@ SCHEMA = (
 )
 EARLIEST, LATEST = "earliest", "latest"
 FOREVER = 2**63 - 1
+OPTIONS = (
+    "broker", "topic", "path", "startingOffsets", "endingOffsets", "startingTimestamp", "maxRecordsPerBatch",
+    "failOnDataLoss", "pushFilters",
+)  # fmt: skip
+_KNOWN = {name.lower(): name for name in OPTIONS}
 
 
 class OptionError(ValueError):
@@ -71,6 +77,10 @@ class Asked:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "Asked":
+        for name in options:
+            if name.lower() not in _KNOWN:
+                near = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.0)[0]
+                raise OptionError(f"there is no option {name!r}; did you mean {_KNOWN[near]!r}?")
         topic = options.get("topic") or options.get("path")
         if not topic:
             raise OptionError("which topic? .load('topic') or .option('topic', ...)")
@@ -83,9 +93,9 @@ class Asked:
             starting=starting if starting in (EARLIEST, LATEST) else _offsets("startingOffsets", starting),
             ending=None if ending == LATEST else _offsets("endingOffsets", ending),
             timestamp=None if timestamp is None else _number("startingTimestamp", timestamp),
-            batch_records=None if records is None else max(_number("maxRecordsPerBatch", records), 1),
-            fail_on_loss=options.get("failOnDataLoss", "true").lower() != "false",
-            push_filters=options.get("pushFilters", "false").lower() == "true",
+            batch_records=None if records is None else _number("maxRecordsPerBatch", records, low=1),
+            fail_on_loss=_choice("failOnDataLoss", options.get("failOnDataLoss", "true")),
+            push_filters=_choice("pushFilters", options.get("pushFilters", "false")),
         )
 
     def tail(self) -> TopicTail:
@@ -107,11 +117,20 @@ def _offsets(name: str, text: str) -> dict[int, int]:
         raise OptionError(f'{name} is one word or {{"partition": offset, ...}}, not {text!r}') from None
 
 
-def _number(name: str, text: str) -> int:
+def _number(name: str, text: str, low: int | None = None) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise OptionError(f"{name} is a whole number, not {text!r}") from None
+    if low is not None and number < low:
+        raise OptionError(f"{name} is at least {low}, not {number}")
+    return number
+
+
+def _choice(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise OptionError(f"{name} is true or false, not {text!r}")
+    return text.lower() == "true"
 
 
 class Lakestream(DataSource):
@@ -129,7 +148,10 @@ class Lakestream(DataSource):
         return (PushingReader if asked.push_filters else Reader)(asked, _arrow(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(Asked.parse(self.options), _arrow(schema))
+        asked = Asked.parse(self.options)
+        if asked.ending is not None:
+            raise OptionError("endingOffsets is for batches; a stream ends by its trigger")
+        return StreamReader(asked, _arrow(schema))
 
 
 class Part(InputPartition):

@@ -3,17 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from lakestream.data.tables.tail import TAIL_PATH, describe_tail, pack_tail
-from lakestream.errors import Missing
+from pyspark.sql.types import StructType
+
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.model.streams import Stream
 from lakestream.pipeline.datasource import Asked, Lakestream, OptionError, limited
@@ -21,6 +19,7 @@ from lakestream.pipeline.spark import Spark
 from lakestream.pipeline.worker import land_task
 from tests.core import TestBroker, batch
 from tests.pipeline_live import TestPipeline, start_both
+from tests.tail_page import tail_page
 
 
 @pytest.fixture(scope="module")
@@ -57,42 +56,16 @@ class World:
 async def world(spark: Spark, tmp_path: Path) -> AsyncIterator[World]:
     broker, pipeline, _ = await start_both(tmp_path / "data")
     streams = await broker.topic("t", 3)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(pipeline, f"file://{tmp_path / 'data'}"))
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    made = World(spark, broker, pipeline, streams, f"127.0.0.1:{server.server_port}")
-    await made.add(30)
-    await made.add(30)
-    assert await pipeline.driver.drain() == 0
-    await made.add(20)
-    await made.add(20)
-    yield made
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    async with tail_page(broker.replica, f"file://{tmp_path / 'data'}") as address:
+        made = World(spark, broker, pipeline, streams, address)
+        await made.add(30)
+        await made.add(30)
+        assert await pipeline.driver.drain() == 0
+        await made.add(20)
+        await made.add(20)
+        yield made
     await pipeline.stop()
     await broker.stop()
-
-
-def handler_of(pipeline: TestPipeline, root: str) -> type[BaseHTTPRequestHandler]:
-    """What a broker's HTTP listener does for the data source."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            try:
-                body = pack_tail(describe_tail(pipeline.replica.state, self.path.removeprefix(TAIL_PATH), root))
-            except Missing:
-                self.send_error(404)
-                return
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    return Handler
 
 
 def offsets(frame: Any) -> list[tuple[int, int]]:
@@ -184,8 +157,23 @@ def test_a_limit_is_shared_so_that_no_partition_is_left_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"topic": "t", "startingOffsets": "soon"}, {"topic": "t", "maxRecordsPerBatch": "many"}]
+    ("options", "said"),
+    [
+        ({}, "which topic"),
+        ({"topic": "t", "startingOffsets": "soon"}, "startingOffsets"),
+        ({"topic": "t", "endingOffsets": "earliest"}, "endingOffsets"),
+        ({"topic": "t", "startingTimestamp": "today"}, "startingTimestamp"),
+        ({"topic": "t", "maxRecordsPerBatch": "many"}, "maxRecordsPerBatch"),
+        ({"topic": "t", "maxRecordsPerBatch": "0"}, "at least 1"),
+        ({"topic": "t", "failOnDataLoss": "perhaps"}, "true or false"),
+        ({"topic": "t", "startingOfsets": "latest"}, "did you mean 'startingOffsets'"),
+    ],
 )
-def test_options_that_make_no_sense_are_refused_with_a_reason(options: dict[str, str]) -> None:
-    with pytest.raises(OptionError):
+def test_options_that_make_no_sense_are_refused_with_a_reason(options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
         Asked.parse(options)
+
+
+def test_a_stream_has_no_end_to_ask_for() -> None:
+    with pytest.raises(OptionError, match="for batches"):
+        Lakestream({"topic": "t", "endingOffsets": '{"0": 5}'}).streamReader(StructType())

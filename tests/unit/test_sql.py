@@ -132,7 +132,10 @@ async def test_names_with_dots_and_dashes_joins_and_tables_named_twice(world: Wo
         order by 1
     """
     assert await world.ask(joined) == [("a", 4), ("b", 4)]
-    assert await world.ask("create temp table t as select * from orders; select count(*) from t, orders") == [(64,)]
+    aliased = 'select count(*) from "my.dotted-topic" as d join streams.orders o on text(o.value) = text(d.value)'
+    assert await world.ask(aliased) == [(0,)]
+    made = "create temp table t as select d.* from streams.orders as d; select count(*) from t, orders"
+    assert await world.ask(made) == [(64,)]
     assert await world.ask("select column_name from (describe orders) limit 1") == [("stream_partition",)]
 
 
@@ -267,6 +270,7 @@ def test_a_memory_limit_that_is_no_size_is_refused() -> None:
 
 
 def test_names_are_taken_apart_and_quoted() -> None:
+    assert parse_name('streams."n" AS x') == ("streams", "n") and parse_name("n") == ("n",)
     assert parse_name('a."b.c"') == ("a", "b.c") and parse_name('"say ""hi"""') == ('say "hi"',)
     assert quoted('say "hi"') == '"say ""hi"""'
     assert issubclass(QueryError, LakestreamError)

@@ -1,0 +1,83 @@
+"""A stream that is a table: produce orders, read them as a DataFrame, follow them as a stream, ask them in SQL.
+
+    lakestream serve                     # in another terminal
+    python examples/spark_orders.py      # needs nothing but the package: Spark, DuckDB and a Java come with it
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+from lakestream.pipeline.datasource import Lakestream
+from lakestream.pipeline.spark import Spark
+
+CITIES = ("Bonn", "Graz", "Kyiv", "Lyon", "Oslo")
+ORDER = "from_json(cast(value as string), 'city string, amount int') as o"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bootstrap", default="127.0.0.1:9092", help="Kafka address of a broker")
+    parser.add_argument("--http", default="127.0.0.1:8181", help="HTTP address of a broker")
+    parser.add_argument("--topic", default="example-orders")
+    parser.add_argument("--out", type=Path, default=Path("example-out"), help="where the stream writes")
+    asked = parser.parse_args()
+
+    # Any Kafka client would do; the command line is one that is always there.
+    produce(asked.bootstrap, asked.topic, 1000)
+
+    # In your own application: SparkSession.builder...getOrCreate(), with any Java from 17 on. This one finds the Java
+    # that came with the package if there is no other.
+    running = Spark.start("local[2]")
+    spark = running.session
+    spark.dataSource.register(Lakestream)
+
+    # A batch: all that was acknowledged up to now, whether it is a row of the table yet or not.
+    orders = spark.read.format("lakestream").option("broker", asked.http).load(asked.topic)
+    print(f"batch: {orders.count()} orders")
+    by_city = orders.selectExpr(ORDER).groupBy("o.city").sum("o.amount").orderBy("city")
+    by_city.show()
+
+    # A stream: what is there now, in batches of 400, each record once. Then more orders, and it goes on from there.
+    for number in (1, 2):
+        print(f"stream, run {number}: {follow(spark, asked.http, asked.topic, asked.out)} orders")
+        produce(asked.bootstrap, asked.topic, 100)
+    running.stop()
+
+    # SQL at once, by DuckDB, over table and tail.
+    city = "json(value)->>'$.city'"
+    query = f'select {city} as city, count(*) as orders from "{asked.topic}" group by all order by all'
+    print(lakestream("sql", "--http", asked.http, query))
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    chance = Random()
+    orders = ({"city": chance.choice(CITIES), "amount": chance.randint(1, 99)} for _ in range(count))
+    lakestream("produce", topic, "--bootstrap", bootstrap, lines="".join(json.dumps(one) + "\n" for one in orders))
+
+
+def follow(spark, http: str, topic: str, out: Path) -> int:
+    """Write what is new to Parquet files; how many orders that was."""
+    stream = spark.readStream.format("lakestream").option("broker", http).option("maxRecordsPerBatch", 400).load(topic)
+    query = (
+        stream.selectExpr("stream_partition", "stream_offset", ORDER)
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(out / "orders"))
+    )
+    query.awaitTermination()
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def lakestream(*arguments: str, lines: str = "") -> str:
+    """The command line of the same name."""
+    command = [sys.executable, "-m", "lakestream.cli.main", *arguments]
+    return subprocess.run(command, input=lines, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    main()
