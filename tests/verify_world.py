@@ -87,7 +87,7 @@ class VerifyWorld:
         self.store = FolderTableStore(folder)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     async def main(self) -> None:
         core = self.core = await assembly.build_core(self.settings, 0)
@@ -120,9 +120,12 @@ class VerifyWorld:
         )
         freshness = Freshness(FreshnessLimits())
         self.driver = Driver(replica, self.lander, Here(), clock, freshness, RoundLimits(), root)
+        membership.settled = self.driver.settled
+        self.beating = asyncio.ensure_future(membership.run())
         self.ready.set()
 
     async def leave(self) -> None:
+        self.beating.cancel()
         self.lander.close()
         await self.replica.stop()
         self.broker.stop()
