@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from lakestream.lake.verify_facts import CAME_BACK, REMOVED, PartitionFacts, Past, SnapshotNote, Verdict
 from lakestream.lake.verify_ledger import BUCKET_BITS, HASH, OFFSET, TAG, Ledger, Numbers
 from lakestream.lake.verify_ranges import Ranges
 from lakestream.lake.verify_report import Explanation, Finding, Kind, Range, Why
@@ -23,55 +24,6 @@ from lakestream.model.catalog_landing import Mark
 _HASHES = 1 << 64
 _BUCKET = 1 << BUCKET_BITS
 Mask = npt.NDArray[np.bool_]
-
-REMOVED, CHANGED, CAME_BACK = range(3)
-"""What a snapshot did to a row. An UPDATE may be one snapshot that removes it, and another that brings it back."""
-
-
-def tag_of(place: int, change: int) -> int:
-    return place << 2 | change
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotNote:
-    """A snapshot that took or changed rows, and what it calls itself."""
-
-    snapshot_id: int
-    time_ms: int
-    operation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """What the table's snapshots did to rows, each tagged by `tag_of` with the snapshot's place in `notes`.
-
-    The hash of a changed row is the old one less the new one, that of one that came back is negative. `complete`: no
-    snapshot that could matter is missing.
-    """
-
-    removals: Ledger
-    notes: Sequence[SnapshotNote]
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFacts:
-    """What the state knows of a partition."""
-
-    topic: str
-    partition: int
-    log_start: int
-    marks: Sequence[Mark]
-    recorded: Sequence[Mark]
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What came out."""
-
-    findings: list[Finding] = field(default_factory=list)
-    explained: list[Explanation] = field(default_factory=list)
-    proven: int = 0
 
 
 @dataclass(slots=True)
@@ -317,10 +269,3 @@ def _parts(facts: PartitionFacts) -> list[_Part]:
         if is_recorded:
             part.recorded_ms = max(part.recorded_ms, mark.time_ms)
     return parts
-
-
-def no_past() -> Past:
-    """Of a table that nobody but us has written to."""
-    return Past(removals=Ledger(), notes=[], complete=True)
-
-

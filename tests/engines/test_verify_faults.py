@@ -213,7 +213,7 @@ def test_a_wal_object_of_the_tail_that_is_gone_is_found(world: VerifyWorld) -> N
 
 def test_orphan_files_are_found_once_the_sweep_had_its_time(world: VerifyWorld) -> None:
     world.landed("orphans")
-    folder = world.store.path(f"{root_of(world.location('orphans'))}/data")
+    folder = world.path(f"{root_of(world.location('orphans'))}/data")
     ours, others = folder / "1000000-0-3" / "0-0.parquet", folder / "foreign.parquet"
     stray_file(ours, age_s=60)
     stray_file(others, age_s=DAY_S)
