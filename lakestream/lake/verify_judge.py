@@ -166,18 +166,17 @@ class _Judge:
     def _judge_part(self, verdict: Verdict, part: _Part) -> None:
         short = part.landed[0] - part.found[0] - part.recorded[0] - part.taken[0]
         same = (part.landed[1] - part.found[1] - part.recorded[1] - part.taken[1]) % _HASHES == 0
-        where = f"offsets {part.start} to {part.end - 1}"
-        sums = f"{part.landed[0]} records landed in {where}, {part.found[0]} are there"
+        sums = f"{part.landed[0]} records landed in [{part.start}, {part.end}), {part.found[0]} are there"
         if short == 0 and same:
             verdict.proven += part.found[0]
             self._explain(verdict, part)
         elif short == 0:
             untouched = not part.foreign and not part.recorded[0] and not part.missing.count
             if self._past.complete or untouched:
-                text = f"{where}: the rows are as many as landed, but not the same: their hashes do not add up"
+                text = "the rows are as many as landed, but not the same: their hashes do not add up"
                 verdict.findings.append(self._finding(Kind.CHANGED, text, rows=0, range_=(part.start, part.end)))
             else:
-                text = f"{where}: the hashes do not add up; {_EXPIRED}"
+                text = f"the hashes do not add up; {_EXPIRED}"
                 verdict.findings.append(self._finding(Kind.UNPROVABLE, text, rows=0, range_=(part.start, part.end)))
         elif short < 0:
             text = f"{sums}: {-short} more than can be. Rows that were removed are back, or recorded as removed twice"
@@ -188,7 +187,7 @@ class _Judge:
             text = f"below the log start {self._facts.log_start}"
             verdict.explained.append(self._explanation(Why.RETENTION, text, short, part.missing_below))
             if part.end > self._facts.log_start:
-                text = f"{where}: rows below the log start went without a record, so the others cannot be proven"
+                text = "rows below the log start went without a record, so the others cannot be proven"
                 verdict.findings.append(self._finding(Kind.UNPROVABLE, text, rows=0, range_=(part.start, part.end)))
         elif not self._past.complete:
             text = f"{sums}; {_EXPIRED}"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -61,6 +62,7 @@ class TopicCheck:
         self.ledger = Ledger()
         self.report = TopicReport(topic=name)
         self._planned: list[PlannedFile] = []
+        """With the sizes that the files have, whatever the manifests say."""
 
     async def run(self, ownership: Ownership, patience: Patience, now_ms: int) -> None:
         topic = self.state.topics.by_name.get(self.name)
@@ -107,8 +109,9 @@ class TopicCheck:
         metadata = TableMetadata.parse(self._store.get(table.location))
         self._check_binding(topic, table, metadata)
         self._check_progress(topic, metadata)
-        planned = self._planned = plan(loaded)
+        planned = plan(loaded)
         sizes = {uri: size for uri, size, _ in list_table(self._store, metadata.location)}
+        self._planned = [replace(one, size=sizes.get(one.path, one.size)) for one in planned]
         self.report.files = len(planned)
         self._watch.begin(f"{self.name}: table", sum(one.size for one in planned))
         reader = RowReader(self._store)
