@@ -25,7 +25,7 @@ from lakestream import assembly
 from lakestream.broker import Broker, Parts
 from lakestream.cli.verify import verify
 from lakestream.clock import SystemClock
-from lakestream.data.tables.store import FolderTableStore
+from lakestream.data.tables.store import FolderTableStore, open_table_store
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.metadata.checkpoint import dump_here
 from lakestream.metadata.membership import Membership, Timing
@@ -77,17 +77,20 @@ class Checked:
 class VerifyWorld:
     """Made by `verify_world`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, data: str) -> None:
         self.folder = folder
         kafka, http = _free_port(), _free_port()
         self.bootstrap, self.http = f"127.0.0.1:{kafka}", f"127.0.0.1:{http}"
-        self.settings = Settings(data=str(folder), kafka_port=kafka, http_port=http, tables=True)
+        self.settings = Settings(
+            data=data or str(folder), metadata=f"sqlite://{folder}/log.sqlite", kafka_port=kafka, http_port=http,
+            tables=True,
+        )  # fmt: skip
         self.loop = asyncio.new_event_loop()
         self.ready = threading.Event()
-        self.store = FolderTableStore(folder)
+        self.store = open_table_store(data_uri(self.settings))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     async def main(self) -> None:
         core = self.core = await assembly.build_core(self.settings, 0)
@@ -120,9 +123,12 @@ class VerifyWorld:
         )
         freshness = Freshness(FreshnessLimits())
         self.driver = Driver(replica, self.lander, Here(), clock, freshness, RoundLimits(), root)
+        membership.settled = self.driver.settled
+        self.beating = asyncio.ensure_future(membership.run())
         self.ready.set()
 
     async def leave(self) -> None:
+        self.beating.cancel()
         self.lander.close()
         await self.replica.stop()
         self.broker.stop()
@@ -168,7 +174,11 @@ class VerifyWorld:
         return TableMetadata.parse(self.store.get(self.location(topic)))
 
     def files(self, topic: str) -> list[Path]:
-        return [self.store.path(uri) for uri in live_files(self.store, self.location(topic))]
+        return [self.path(uri) for uri in live_files(self.store, self.location(topic))]
+
+    def path(self, uri: str) -> Path:
+        assert isinstance(self.store, FolderTableStore), "only files have paths"
+        return self.store.path(uri)
 
     def table(self, topic: str) -> Table:
         return RestCatalog("lake", uri=f"http://{self.http}/iceberg").load_table((STREAMS, topic))
@@ -194,8 +204,9 @@ def plain_records(count: int, tag: str) -> list[Record]:
 
 
 @contextmanager
-def verify_world(folder: Path) -> Iterator[VerifyWorld]:
-    world = VerifyWorld(folder)
+def verify_world(folder: Path, data: str = "") -> Iterator[VerifyWorld]:
+    """`data`: a bucket's URL, else the folder."""
+    world = VerifyWorld(folder, data)
 
     def run() -> None:
         asyncio.set_event_loop(world.loop)

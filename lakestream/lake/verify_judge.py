@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from lakestream.lake.verify_facts import CAME_BACK, REMOVED, PartitionFacts, Past, SnapshotNote, Verdict
 from lakestream.lake.verify_ledger import BUCKET_BITS, HASH, OFFSET, TAG, Ledger, Numbers
 from lakestream.lake.verify_ranges import Ranges
 from lakestream.lake.verify_report import Explanation, Finding, Kind, Range, Why
@@ -23,55 +24,6 @@ from lakestream.model.catalog_landing import Mark
 _HASHES = 1 << 64
 _BUCKET = 1 << BUCKET_BITS
 Mask = npt.NDArray[np.bool_]
-
-REMOVED, CHANGED, CAME_BACK = range(3)
-"""What a snapshot did to a row. An UPDATE may be one snapshot that removes it, and another that brings it back."""
-
-
-def tag_of(place: int, change: int) -> int:
-    return place << 2 | change
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotNote:
-    """A snapshot that took or changed rows, and what it calls itself."""
-
-    snapshot_id: int
-    time_ms: int
-    operation: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """What the table's snapshots did to rows, each tagged by `tag_of` with the snapshot's place in `notes`.
-
-    The hash of a changed row is the old one less the new one, that of one that came back is negative. `complete`: no
-    snapshot that could matter is missing.
-    """
-
-    removals: Ledger
-    notes: Sequence[SnapshotNote]
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFacts:
-    """What the state knows of a partition."""
-
-    topic: str
-    partition: int
-    log_start: int
-    marks: Sequence[Mark]
-    recorded: Sequence[Mark]
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What came out."""
-
-    findings: list[Finding] = field(default_factory=list)
-    explained: list[Explanation] = field(default_factory=list)
-    proven: int = 0
 
 
 @dataclass(slots=True)
@@ -214,18 +166,17 @@ class _Judge:
     def _judge_part(self, verdict: Verdict, part: _Part) -> None:
         short = part.landed[0] - part.found[0] - part.recorded[0] - part.taken[0]
         same = (part.landed[1] - part.found[1] - part.recorded[1] - part.taken[1]) % _HASHES == 0
-        where = f"offsets {part.start} to {part.end - 1}"
-        sums = f"{part.landed[0]} records landed in {where}, {part.found[0]} are there"
+        sums = f"{part.landed[0]} records landed in [{part.start}, {part.end}), {part.found[0]} are there"
         if short == 0 and same:
             verdict.proven += part.found[0]
             self._explain(verdict, part)
         elif short == 0:
             untouched = not part.foreign and not part.recorded[0] and not part.missing.count
             if self._past.complete or untouched:
-                text = f"{where}: the rows are as many as landed, but not the same: their hashes do not add up"
+                text = "the rows are as many as landed, but not the same: their hashes do not add up"
                 verdict.findings.append(self._finding(Kind.CHANGED, text, rows=0, range_=(part.start, part.end)))
             else:
-                text = f"{where}: the hashes do not add up; {_EXPIRED}"
+                text = f"the hashes do not add up; {_EXPIRED}"
                 verdict.findings.append(self._finding(Kind.UNPROVABLE, text, rows=0, range_=(part.start, part.end)))
         elif short < 0:
             text = f"{sums}: {-short} more than can be. Rows that were removed are back, or recorded as removed twice"
@@ -236,7 +187,7 @@ class _Judge:
             text = f"below the log start {self._facts.log_start}"
             verdict.explained.append(self._explanation(Why.RETENTION, text, short, part.missing_below))
             if part.end > self._facts.log_start:
-                text = f"{where}: rows below the log start went without a record, so the others cannot be proven"
+                text = "rows below the log start went without a record, so the others cannot be proven"
                 verdict.findings.append(self._finding(Kind.UNPROVABLE, text, rows=0, range_=(part.start, part.end)))
         elif not self._past.complete:
             text = f"{sums}; {_EXPIRED}"
@@ -317,10 +268,3 @@ def _parts(facts: PartitionFacts) -> list[_Part]:
         if is_recorded:
             part.recorded_ms = max(part.recorded_ms, mark.time_ms)
     return parts
-
-
-def no_past() -> Past:
-    """Of a table that nobody but us has written to."""
-    return Past(removals=Ledger(), notes=[], complete=True)
-
-

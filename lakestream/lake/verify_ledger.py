@@ -73,6 +73,12 @@ class Ledger:
         lines = np.concatenate(pieces)
         return lines[np.lexsort((lines[:, HASH], lines[:, OFFSET]))]
 
+    def tag_at(self, partition: int, offset: int) -> int | None:
+        """The tag of the row at an offset."""
+        lines = self.bucket(partition, offset >> BUCKET_BITS)
+        at = int(np.searchsorted(lines[:, OFFSET], offset))
+        return int(lines[at, TAG]) if at < len(lines) and lines[at, OFFSET] == offset else None
+
     def _keys(self) -> set[tuple[int, int]]:
         return self._held.keys() | self._spilled.keys()
 

@@ -18,7 +18,7 @@ from lakestream.data.tables.foreign_rows import Contents, File, contents
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.table_metadata import SnapshotHead, TableMetadata
 from lakestream.errors import Corrupt, Missing
-from lakestream.lake.verify_judge import CAME_BACK, CHANGED, REMOVED, Past, SnapshotNote, tag_of
+from lakestream.lake.verify_facts import CAME_BACK, CHANGED, REMOVED, Past, SnapshotNote, tag_of
 from lakestream.lake.verify_ledger import HASH, OFFSET, Ledger, Numbers
 from lakestream.lake.verify_rows import RowReader, into
 from lakestream.model.catalog_names import RESERVED_PREFIX

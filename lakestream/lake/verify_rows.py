@@ -12,7 +12,7 @@ from lakestream.data.tables.arrow_view import row_hashes
 from lakestream.data.tables.footers import read_footer, read_group
 from lakestream.data.tables.lru import Lru
 from lakestream.data.tables.position_deletes import parse_deletes, within
-from lakestream.data.tables.schema import NAMES, OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
+from lakestream.data.tables.schema import ARROW_SCHEMA, NAMES, OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
 from lakestream.data.tables.store import TableStore
 from lakestream.errors import Corrupt, Missing
 from lakestream.lake.verify_ledger import Ledger, Numbers
@@ -70,6 +70,19 @@ class RowReader:
             found = parse_deletes(self._store.get(path))
             self._deletes.put(path, found, sum(each.nbytes for each in found.values()))
         return found
+
+
+def row_at(reader: RowReader, file: PlannedFile, partition: int, offset: int) -> pa.Table:
+    """One row of a data file, or none. Raises Missing or Corrupt."""
+    found: list[pa.RecordBatch] = []
+
+    def take(rows: pa.RecordBatch) -> None:
+        mask = (rows.column(0).to_numpy() == partition) & (rows.column(1).to_numpy() == offset)
+        if mask.any():
+            found.append(rows.filter(pa.array(mask)))
+
+    reader.read(file.path, file.size, file.deletes, take)
+    return pa.Table.from_batches(found, schema=ARROW_SCHEMA)
 
 
 def into(ledger: Ledger, tag: int) -> Callable[[pa.RecordBatch], None]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from lakestream.data.tables.arrow_view import row_hashes
-from lakestream.data.tables.decode import STAMPED, WalSlice, decode_pieces
+from lakestream.data.tables.decode import STAMPED, WalSlice, decode_pieces, decode_slices
 from lakestream.errors import Corrupt, LakestreamError
 from lakestream.lake.verify_ledger import HASH, OFFSET, Cursor, Ledger, Numbers
 from lakestream.lake.verify_ranges import Ranges
@@ -55,11 +56,12 @@ class Extent:
 
 @dataclass(slots=True)
 class Compared:
-    """What came out."""
+    """What came out. `differs` is the first offset at which both sides have a row, but not the same."""
 
     findings: list[Finding]
     rows: int = 0
     tail: int = 0
+    differs: int | None = None
 
 
 async def pieces(source: RecordSource, extent: Extent) -> AsyncIterator[Piece]:
@@ -70,8 +72,12 @@ async def pieces(source: RecordSource, extent: Extent) -> AsyncIterator[Piece]:
         batches = list(_batches(data))
         if not batches:
             raise Unreadable(f"nothing comes at offset {at}, though the stream ends at {extent.end}")
-        if batches[0][0] > at:
-            raise Unreadable(f"the first batch at offset {at} begins at {batches[0][0]}")
+        expected = at
+        for base, last, _, _ in batches:
+            # Below the first one may lie what comes before the offset asked for, but never a gap (L31).
+            if base > expected or (base < expected and expected > at):
+                raise Unreadable(f"a batch begins at offset {base}, where {expected} was expected")
+            expected = base + last + 1
         end = min(max(base + last + 1 for base, last, _, _ in batches), extent.end)
         if end <= at:
             raise Unreadable(f"a fetch at offset {at} gives only what lies before it")
@@ -106,6 +112,7 @@ async def compare(
     except (Unreadable, Corrupt) as error:
         text = f"the stream cannot be read from offset {at} on: {error}"
         compared.findings.append(_finding(Kind.UNREADABLE, extent, text, ranges=[(at, extent.end)]))
+    compared.differs = other.first[0][0] if other else None
     for ranges, kind, text in (
         (only_table, Kind.STREAM_DIFFERS, "rows of the table that consumers do not get"),
         (only_stream, Kind.STREAM_DIFFERS, "records that consumers get and the table does not have"),
@@ -115,6 +122,21 @@ async def compare(
         if ranges:
             compared.findings.append(_finding(kind, extent, text, ranges.first, ranges.count))
     return compared
+
+
+async def record_at(source: RecordSource, extent: Extent, offset: int) -> pa.Table:
+    """One record as a row, or none. Raises Unreadable or Corrupt."""
+    data = memoryview(await source.fetch(extent.topic, extent.partition, offset))
+    whole = data[: max((end for _, _, _, end in _batches(data)), default=0)]
+    return decode_slices([WalSlice(extent.partition, STAMPED, whole, offset, offset + 1)])
+
+
+def columns_that_differ(record: pa.Table, row: pa.Table) -> list[str]:
+    """Which parts of a record are other ones in the table, by the names of the columns."""
+    return [name for name in _COMPARED if record[name].combine_chunks() != row[name].combine_chunks()]
+
+
+_COMPARED = ("stream_timestamp", "stream_key", "value", "stream_headers", "stream_original")
 
 
 def _compare(

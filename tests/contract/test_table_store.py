@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.parquet import FileWriter
 from lakestream.data.tables.progress import Range
 from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.store import TableStore, open_table_store
+from lakestream.data.tables.store import DatedStore, TableStore, open_table_store
 from lakestream.data.tables.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.topic_table import new_topic_table
 from lakestream.errors import Exists, Missing, Rejected
@@ -31,7 +32,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.xdist_group("weed"))])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TableStore]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatedStore]:
     if request.param == "folder":
         yield open_table_store(f"file://{tmp_path}/warehouse")
     elif request.param == "memory":
@@ -49,6 +50,17 @@ def test_an_object_is_created_once_and_read_in_ranges(store: TableStore) -> None
         store.put(uri, b"other")
     assert store.get(uri) == b"0123456789"
     assert store.read(uri, [(2, 3), (8, 9), (0, 0)]) == [b"234", b"89", b""]
+
+
+def test_a_listing_with_dates_has_the_same_objects_and_tells_which_came_later(store: DatedStore) -> None:
+    store.put(f"{store.root}/d/one", b"1")
+    time.sleep(1.1)
+    store.put(f"{store.root}/d/two", b"22")
+    listed = store.list_dated(f"{store.root}/d/")
+    assert [one[:2] for one in listed] == [(f"{store.root}/d/one", 1), (f"{store.root}/d/two", 2)]
+    assert [one[:2] for one in listed] == store.list(f"{store.root}/d/")
+    assert 0 < listed[1][2] - listed[0][2] < 60_000
+    assert abs(listed[0][2] - time.time() * 1000) < 60_000
 
 
 def test_what_is_not_there_is_missing_and_may_be_deleted(store: TableStore) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from lakestream import metrics
-from lakestream.errors import Missing
+from lakestream.errors import Missing, Retry
 from lakestream.protocol.http.server import HttpServer, HttpSources
 
 
@@ -39,6 +39,11 @@ class Fake:
         finally:
             self.left.set()
 
+    async def state(self) -> bytes:
+        if self.reason is not None:
+            raise Retry(self.reason)
+        return b"whole"
+
     def sources(self) -> HttpSources:
         return HttpSources(
             ready=lambda: self.reason,
@@ -46,6 +51,7 @@ class Fake:
             metadata=lambda: {"sequence": 7},
             commands=self.commands,
             metrics=self.metrics,
+            state=self.state,
             mounts={"/extra": Starlette(routes=[Route("/x", lambda _: PlainTextResponse("mounted"))])},
         )
 
@@ -177,3 +183,11 @@ async def test_where_topics_have_tables_the_tail_of_each_is_told(served: Serve) 
         assert (await other.get("/tail/a.b")).json() == {"topic": "a.b"}
         assert (await other.get("/tail/c")).status_code == 404
     await server.stop()
+
+
+async def test_the_whole_state_is_given_out_when_it_can_be_read(served: Serve) -> None:
+    fake, client, _ = served
+    answer = await client.get("/metadata/state")
+    assert answer.status_code == 503 and answer.text == "starting\n"
+    fake.reason = None
+    assert (await client.get("/metadata/state")).content == b"whole"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from lakestream.lake.verify_judge import (
+from lakestream.lake.verify_facts import (
     CAME_BACK,
     CHANGED,
     REMOVED,
@@ -13,9 +13,9 @@ from lakestream.lake.verify_judge import (
     Past,
     SnapshotNote,
     Verdict,
-    judge_partition,
     tag_of,
 )
+from lakestream.lake.verify_judge import judge_partition
 from lakestream.lake.verify_ledger import BUCKET_BITS, Cursor, Ledger
 from lakestream.lake.verify_ranges import RANGES_KEPT, Ranges
 from lakestream.lake.verify_report import Explanation, Finding, Kind, Report, TopicReport, Why, shown_ranges
