@@ -118,6 +118,8 @@ class Driver:
         """One round if one is due; how long there is time until the next."""
         state = self._replica.state
         await self._lander.make_tables()
+        if not self._replica.epoch:
+            return TICK_S  # it ended meanwhile
         due, next_s = self.freshness.due(state, self._clock.monotonic(), self.figures.round_s)
         if not due:
             return next_s
@@ -210,6 +212,7 @@ class Driver:
         if now >= self._sweep_at and (self._untidy or epochs != self._swept) and self._sweeping.done():
             self._sweep_at, self._swept, self._untidy = now + self.sweep_every_s, epochs, False
             self._sweeping = asyncio.ensure_future(self.sweep())
+        await self._lander.release_idle()
         await self._lander.delete_obsolete(self.obsolete_grace_s)
 
     def _report(self) -> None:
