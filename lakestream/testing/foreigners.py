@@ -25,8 +25,8 @@ from lakestream.testing.node import Node
 from lakestream.testing.simulation import WALL_START_MS
 from lakestream.testing.table_witness import Cell, Intent, contents
 
-PAUSE_S = (0.1, 1.5)
-THINK_S = (0.0, 0.01, 0.3, 1.5)
+PAUSE_S = (0.02, 0.5)
+THINK_S = (0.0, 0.0, 0.01, 0.2, 1.0)
 """Between reading and committing."""
 SNAPSHOT_AGE_MS = "2000"
 
@@ -47,6 +47,7 @@ class Foreigner(Client):
 
     def __init__(self, cluster: LakeCluster, name: str, topic: str) -> None:
         super().__init__(cluster, name)
+        self.timeout_s = 1.5
         self.lake = cluster
         self.figures = Figures()
         self.stopped = False

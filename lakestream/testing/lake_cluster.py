@@ -1,4 +1,4 @@
-"""A simulated cluster whose topics are tables: brokers with history and catalog, pipelines beside them, one warehouse."""
+"""A simulated cluster whose topics are tables: brokers with history and catalog, pipelines, and one warehouse."""
 
 from random import Random
 
@@ -66,3 +66,9 @@ class LakeCluster(Cluster):
         self.engine_faults = EngineFaults()
         for node in self.landers.values():
             node.engine.faults = self.engine_faults
+
+    def rest(self) -> None:
+        """No rewrites any more, which would go on for ever."""
+        for node in self.landers.values():
+            if node.driver is not None and node.driver.optimizer is not None:
+                node.driver.optimizer.often = 0.0

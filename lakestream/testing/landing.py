@@ -142,6 +142,7 @@ class Landing(Scenario):
         cluster.heal()
         await self._until_done([*work, *foreign], HEALING_S, must=True)
         await self._until_landed()
+        cluster.rest()
         await self._quiesce()
         for task in side:
             task.cancel()

@@ -29,6 +29,8 @@ from lakestream.pipeline.sweep import RoundName
 from lakestream.testing.live_files import LiveFile, live_files
 
 T = TypeVar("T")
+TAKES_S = (0.0, 0.0, 0.5, 1.5)
+"""How long a rewrite takes; a large one takes minutes."""
 
 
 class Optimizer:
@@ -40,11 +42,11 @@ class Optimizer:
         self._store = store
         self._clock = clock
         self._random = random
-        self._often = often
+        self.often = often
         self._committer = Committer(store, random)
 
     def wants(self) -> bool:
-        return self._random.random() < self._often and bool(self._replica.state.catalog.landings)
+        return self._random.random() < self.often and bool(self._replica.state.catalog.landings)
 
     async def rewrite_one(self, name: RoundName) -> None:
         """One table, if it goes well; nothing depends on it."""
@@ -65,6 +67,7 @@ class Optimizer:
         if base is None or not chosen:
             return
         files = await self._off(lambda: self._write(table, chosen, name))
+        await asyncio.sleep(self._random.choice(TAKES_S))
         await self._replica.catch_up()
         topic = self._replica.state.topics.by_id.get(topic_id)
         bound = self._replica.state.catalog.of_topic(topic_id)

@@ -26,6 +26,9 @@ from lakestream.pipeline.service import MEMBER_ID, ROLE, OneAtATime
 from lakestream.pipeline.tasks import unpack_task
 from lakestream.pipeline.worker import land_in
 from lakestream.testing.optimizer import Optimizer
+from lakestream.testing.threads import wait_for
+
+SLOW_S = (0.3, 1.0, 3.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,8 @@ class EngineFaults:
     twice: float = 0.0
     failed: float = 0.0
     died: float = 0.0
+    slow: float = 0.1
+    """How often it takes its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,9 @@ class SimEngine:
     def _run(self, task: bytes) -> list[bytes]:
         drawn = self._chance.random()
         answers = land_in(self._store, unpack_task(task), next(self._attempts))
+        if self._chance.random() < self.faults.slow:
+            pause_s = self._chance.choice(SLOW_S)
+            wait_for(lambda: asyncio.sleep(pause_s))
         if drawn < self.faults.died:
             self.alive = False
         if drawn < self.faults.died + self.faults.failed:
