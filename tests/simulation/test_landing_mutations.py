@@ -1,4 +1,4 @@
-"""The simulator of landing can fail: each test breaks one rule on purpose, and asserts that some seed catches it soon."""
+"""The simulator of landing can fail: each test breaks one rule on purpose, and some seed has to catch it soon."""
 
 import asyncio
 import dataclasses
@@ -70,7 +70,7 @@ def test_a_state_machine_that_ignores_the_premise_is_noticed_T7(monkeypatch: pyt
         return real(draft, wanted if table is None else msgspec.structs.replace(wanted, expected=table.location))
 
     monkeypatch.setattr(catalog, "_change", change)
-    assert "the commit at" in first_violation(OTHERS)
+    assert "commit" in first_violation(OTHERS)
 
 
 def test_a_rewrite_over_what_others_deleted_is_noticed_T8(monkeypatch: pytest.MonkeyPatch) -> None:
