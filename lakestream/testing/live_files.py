@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import reduce
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ from lakestream.data.tables.schema import conform
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.table_metadata import SnapshotHead, TableMetadata
 
-Rows = pa.Table
+Rows: TypeAlias = pa.Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ class Optimizer:
         bound = self._replica.state.catalog.of_topic(topic_id)
         if bound is None:
             return
-        table = await self._off(lambda: self._committer.load(bound.location))
+        read = bound.location
+        table = await self._off(lambda: self._committer.load(read))
         base = table.metadata.current_snapshot_id
         found = await self._off(lambda: live_files(self._store, table.metadata))
         chosen = self._random.sample(found, min(len(found), self._random.randint(1, 4)))
