@@ -33,8 +33,6 @@ IDLE_S = 5.0
 ROUND_MEMORY = 0.3
 """How much the last round counts in what the next is expected to take."""
 REPORT_EVERY_S = 60.0
-SWEEP_FIRST_S, SWEEP_EVERY_S = 10.0, 300.0
-OBSOLETE_GRACE_S = 600.0
 FAILURES_UNTOLD = 3
 """A failure that may pass is told in the state only when it has come so often in a row."""
 EXPECTED_MAX_S = 4.0
@@ -58,6 +56,11 @@ class Figures:
 class Driver:
     """Runs rounds until it is told to stop."""
 
+    sweep_first_s = 10.0
+    sweep_every_s = 300.0
+    obsolete_grace_s = 600.0
+    """How long readers of snapshots that expired have for their files."""
+
     def __init__(
         self, replica: Replica, lander: Lander, engine: Engine, clock: Clock, freshness: Freshness, limits: RoundLimits,
         root: str,
@@ -76,7 +79,7 @@ class Driver:
         self._folded = asyncio.Event()
         self._reported = clock.monotonic()
         self._told_rounds = 0
-        self._sweep_at = self._reported + SWEEP_FIRST_S
+        self._sweep_at = self._reported + self.sweep_first_s
         self._swept = 0
         self._untidy = False
         self._stopping = False
@@ -115,6 +118,8 @@ class Driver:
         """One round if one is due; how long there is time until the next."""
         state = self._replica.state
         await self._lander.make_tables()
+        if not self._replica.epoch:
+            return TICK_S  # it ended meanwhile
         due, next_s = self.freshness.due(state, self._clock.monotonic(), self.figures.round_s)
         if not due:
             return next_s
@@ -145,10 +150,11 @@ class Driver:
         state = self._replica.state
         name = self._next_round()
         works = choose(state, topic_ids, self._limits)
+        # Before anything is awaited: the mover may take an object's place meanwhile, whose bytes stay for a grace.
+        sources = sources_of(state.cluster, state.streams.objects, works)
         folders, outcomes = await self._lander.open_round(name, works)
         ready = [work for work in works if work.topic_id in folders]
         if ready:
-            sources = sources_of(state.cluster, state.streams.objects, ready)
             answers, whole = await carry_out(self._engine, ready, self._limits, self._root, sources, folders)
             outcomes |= answers
             self._untidy |= not whole
@@ -204,9 +210,10 @@ class Driver:
         """Beside the rounds: what those of ended epochs and failed ones left, and what commits made unreachable."""
         now, epochs = self._clock.monotonic(), self._replica.state.members.next_epoch
         if now >= self._sweep_at and (self._untidy or epochs != self._swept) and self._sweeping.done():
-            self._sweep_at, self._swept, self._untidy = now + SWEEP_EVERY_S, epochs, False
+            self._sweep_at, self._swept, self._untidy = now + self.sweep_every_s, epochs, False
             self._sweeping = asyncio.ensure_future(self.sweep())
-        await self._lander.delete_obsolete(OBSOLETE_GRACE_S)
+        await self._lander.release_idle()
+        await self._lander.delete_obsolete(self.obsolete_grace_s)
 
     def _report(self) -> None:
         now = self._clock.monotonic()

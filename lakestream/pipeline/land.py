@@ -31,7 +31,7 @@ from lakestream.model.catalog_names import STREAMS, Warehouse, root_of
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
 from lakestream.pipeline.freshness import is_table
-from lakestream.pipeline.planner import TopicWork, wanted_from
+from lakestream.pipeline.planner import TopicWork, waits, wanted_from
 from lakestream.pipeline.sweep import RoundName, candidates, referenced
 from lakestream.pipeline.tasks import Failed, Landed
 
@@ -248,6 +248,19 @@ class Lander:
             await self._replica.propose(HoldTopic(topic_id, wanted))
         except LakestreamError as error:
             log.warning("the reason why a topic waits could not be noted: %s", error)
+
+    async def release_idle(self) -> None:
+        """Where nothing waits nothing is held up by us: another pipeline may have landed what we could not."""
+        state = self._replica.state
+        for topic_id, landing in list(state.catalog.landings.items()):
+            topic = state.topics.by_id.get(topic_id)
+            if topic is None or not landing.held.startswith(HELD_BY_US):
+                continue
+            if not any(waits(state.streams.by_id[one]) for one in topic.streams):
+                try:
+                    await self._replica.propose(HoldTopic(topic_id, ""))
+                except LakestreamError as error:
+                    log.warning("a topic that waits for nothing could not be released: %s", error)
 
     async def _sweep(self, folder: str) -> None:
         """Remove all that a round wrote for a topic that did not commit it."""

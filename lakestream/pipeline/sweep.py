@@ -52,7 +52,10 @@ def candidates(uris: Iterable[str], state: State) -> list[str]:
 
 
 def referenced(store: TableStore, location: str) -> set[str]:
-    """All data and delete files of all snapshots of a table. Blocking; raises Missing if it cannot be told."""
+    """All data and delete files of all snapshots of a table. Blocking; raises Missing if it cannot be told.
+
+    What a snapshot only says to have removed is needed by those before it, if there are any left.
+    """
     metadata = TableMetadata.parse(store.get(location))
     manifests: dict[str, ManifestFile] = {}
     for head in metadata.snapshots:
@@ -61,5 +64,5 @@ def referenced(store: TableStore, location: str) -> set[str]:
     found: set[str] = set()
     for listed in manifests.values():
         manifest = read_manifest(store.get(listed.path), listed)
-        found.update(entry["data_file"]["file_path"] for entry in manifest.entries)
+        found.update(manifest.entries[at]["data_file"]["file_path"] for at in manifest.live())
     return found

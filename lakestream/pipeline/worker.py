@@ -22,7 +22,6 @@ from lakestream.pipeline.tasks import Answer, Failed, Landed, Task, TopicShare, 
 
 log = logging.getLogger(__name__)
 
-READS_AT_ONCE = 8
 FILE_BYTES = 128 << 20
 """A file that has grown to this gets no more rows."""
 
@@ -38,7 +37,11 @@ def land_task(body: bytes, attempt: int) -> list[bytes]:
     if not body:
         return []
     task = unpack_task(body)
-    store = _store(task.root)
+    return land_in(_store(task.root), task, attempt)
+
+
+def land_in(store: TableStore, task: Task, attempt: int) -> list[bytes]:
+    """The same where the store is at hand."""
     read = read_slices(task, store)
     return pack_answers(_land(task, share, store, read, attempt) for share in task.topics)
 
@@ -143,9 +146,9 @@ def read_slices(task: Task, store: TableStore) -> "dict[Place, memoryview | Lake
             for one in slices
         ]
 
-    if len(wanted) == 1:
-        return dict(read(next(iter(wanted))))
-    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
+    if len(wanted) == 1 or store.requests_at_once == 1:
+        return dict(pair for number in wanted for pair in read(number))
+    with ThreadPoolExecutor(store.requests_at_once) as pool:
         return dict(pair for pairs in pool.map(read, wanted) for pair in pairs)
 
 

@@ -91,6 +91,8 @@ class Reader:
             if not stream.start <= offset <= stream.next:
                 raise Rejected(Reason.OFFSET_OUT_OF_RANGE, f"{offset} is outside [{stream.start}, {stream.next}]")
             if offset < stream.landed:
+                if views:
+                    return views  # it landed while we read what lies before it
                 # Alone: the next batch of the WAL may begin below the progress, and no answer gives a record twice.
                 return await self._old(stream).read(stream, offset, max_bytes, at_least_one)
             index = stream.find(offset)

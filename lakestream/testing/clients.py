@@ -144,9 +144,7 @@ class IdempotentProducer(Client):
                     break
                 self._left -= 1
                 records = self.text(self.chance.randint(1, 3), self._left)
-                raw = encode_batch(
-                    records, producer_id=self._id, producer_epoch=self._epoch, base_sequence=window.next
-                )
+                raw = encode_batch(records, producer_id=self._id, producer_epoch=self._epoch, base_sequence=window.next)
                 window.next += len(records)
                 window.flight.append(self.cluster.ledger.send(window.partition, raw))
 
@@ -224,7 +222,9 @@ class Consumer(Client):
             fetched = await self.wire().call(
                 lambda node: node.fetch(topic, number, position, self._max_bytes, 0.4), self.timeout_s
             )
-            self._positions[partition] = self.cluster.ledger.observe(partition, position, fetched.data)
+            self._positions[partition] = self.cluster.ledger.observe(
+                partition, position, fetched.data, fetched.sequence
+            )
         except (Retry, Unknown, Fenced):
             self.drop_wire()
         except Corrupt as error:

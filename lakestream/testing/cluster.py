@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from lakestream.data.tables.store import TableStore
 from lakestream.errors import LakestreamError, Retry, Unknown
+from lakestream.metadata.replica import Replica
 from lakestream.testing.faults import NO_FAULTS, Faults, FaultyLog, FaultyWal, Link
 from lakestream.testing.ledger import AuditedLog, AuditedWal, Auditor, Ledger, Violation
 from lakestream.testing.node import CANNOT_START, Classes, Node, NodeOptions
@@ -22,12 +24,22 @@ Request = Callable[[Node], Coroutine[Any, Any, T]]
 CLIENT_LATENCY_S = (0.0002, 0.003)
 
 
+class Life(Protocol):
+    """What a member's process runs."""
+
+    @property
+    def replica(self) -> Replica: ...
+
+    async def live(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFaults:
     """What goes wrong between the brokers and the stores, and between clients and brokers."""
 
     log: Faults = NO_FAULTS
     wal: Faults = NO_FAULTS
+    tables: Faults = NO_FAULTS
     wire_lost: float = 0.0
     """How often a request's answer is lost on its way to the client."""
     skew_ms: int = 0
@@ -37,12 +49,13 @@ class ClusterFaults:
 class Seat:
     """One broker id: who sits there now, if anybody."""
 
-    def __init__(self, broker_id: int, clock: SimClock) -> None:
-        self.id = broker_id
+    def __init__(self, member_id: int, clock: SimClock, name: str = "") -> None:
+        self.id = member_id
+        self.name = name or f"broker-{member_id}"
         self.clock = clock
         self.node: Node | None = None
         self.process: Process | None = None
-        self.links: tuple[Link, Link] | None = None
+        self.links: tuple[Link, ...] | None = None
         self.wires: dict[Wire, None] = {}
         self.incarnations = 0
 
@@ -72,6 +85,11 @@ class Cluster:
         ]
         self.kills = 0
 
+    @property
+    def all_seats(self) -> list[Seat]:
+        """Those of brokers, and of whoever else is a member."""
+        return self.seats
+
     # -- life and death ---------------------------------------------------------------------------------------------
 
     def start(self, seat: Seat) -> None:
@@ -79,26 +97,36 @@ class Cluster:
         if seat.process is not None:
             return
         seat.incarnations += 1
-        name = f"broker-{seat.id}.{seat.incarnations}"
-        process = seat.process = Process(name, self.loop)
+        process = seat.process = Process(f"{seat.name}.{seat.incarnations}", self.loop)
+        process.start(self._live(seat, process, self._sit_down(seat, process)))
 
-        def link(store: str, faults: Faults) -> Link:
-            chance = Random(f"{store}-{name}-{self.seed}")
-            return Link(self.loop, process, chance, faults, lambda: self.kill(seat, process))
+    def _sit_down(self, seat: Seat, process: Process) -> Life:
+        """Make what the process runs."""
+        log_link = self._link("log", self.faults.log, seat, process)
+        wal_link = self._link("wal", self.faults.wal, seat, process)
+        seat.links = (log_link, wal_link)
+        seat.node = self._broker(seat, process, log_link, wal_link)
+        return seat.node
 
-        log_link, wal_link = seat.links = link("log", self.faults.log), link("wal", self.faults.wal)
-        seat.node = Node(
+    def _broker(
+        self, seat: Seat, process: Process, log_link: Link, wal_link: Link, tables: TableStore | None = None
+    ) -> Node:
+        return Node(
             seat.id,
             FaultyLog(self.log, log_link),
             FaultyWal(self.wal, wal_link, self._options.linger_ms),
             seat.clock,
-            Random(f"node-{name}-{self.seed}"),
+            Random(f"node-{process.name}-{self.seed}"),
             self._options,
             self._classes,
+            tables,
         )
-        process.start(self._live(seat, process, seat.node))
 
-    async def _live(self, seat: Seat, process: Process, node: Node) -> None:
+    def _link(self, store: str, faults: Faults, seat: Seat, process: Process) -> Link:
+        chance = Random(f"{store}-{process.name}-{self.seed}")
+        return Link(self.loop, process, chance, faults, lambda: self.kill(seat, process))
+
+    async def _live(self, seat: Seat, process: Process, node: Life) -> None:
         name, replica = process.name, node.replica
         replica.on_fold.append(lambda: self._compare(name, node))
         try:
@@ -108,7 +136,7 @@ class Cluster:
                 self.violations.append(Violation(f"{name} stopped for good: {error}"))
         self.kill(seat, process)
 
-    def _compare(self, name: str, node: Node) -> None:
+    def _compare(self, name: str, node: Life) -> None:
         if node.replica.halted is not None:
             self.violations.append(Violation(f"{name} halted: {node.replica.halted}"))
         else:
@@ -136,7 +164,7 @@ class Cluster:
             self.loop.call_later(seconds, process.resume, context=self.loop.outside.context)
 
     def cut(self, seat: Seat, seconds: float, which: int) -> None:
-        """Cut the link to the command log (0) or to the object store (1) for a while."""
+        """Cut the link to the command log (0) or to the object store (1) or to the tables (2) for a while."""
         if seat.links is not None:
             link = seat.links[which]
             link.cut = True
@@ -145,7 +173,7 @@ class Cluster:
     def heal(self) -> None:
         """From now on nothing goes wrong any more."""
         self.faults = ClusterFaults(restart_s=(0.1, 0.2))
-        for seat in self.seats:
+        for seat in self.all_seats:
             for link in seat.links or ():
                 link.faults, link.cut = NO_FAULTS, False
             if seat.process is not None:
@@ -154,7 +182,7 @@ class Cluster:
 
     def under_way(self) -> int:
         """Requests that have not arrived at a store yet, those of dead brokers included."""
-        links = [link for seat in self.seats for link in seat.links or ()]
+        links = [link for seat in self.all_seats for link in seat.links or ()]
         return sum(link.under_way for link in [*links, *self._gone])
 
     def serving(self) -> list[Seat]:

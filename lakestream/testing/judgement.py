@@ -36,7 +36,7 @@ async def _read_partition(cluster: Cluster, node: Node, topic: bytes, number: in
     bases, position = [], start
     while position < end:
         fetched = await node.fetch(topic, number, position, 1 << 20, 0.0)
-        following = ledger.observe(partition, position, fetched.data)
+        following = ledger.observe(partition, position, fetched.data, fetched.sequence)
         if following == position:
             raise Violation(f"broker {node.id} gives nothing at {position}, before the end {end}")
         bases += [base for base in ledger.read[partition] if position <= base < following]

@@ -72,8 +72,11 @@ class Ledger:
         batch.acked = offset
         self.ends[batch.partition] = max(self.ends.get(batch.partition, 0), offset + batch.count)
 
-    def observe(self, partition: Partition, position: int, data: bytes) -> int:
-        """Check batches that were fetched from `position`; returns the position behind them."""
+    def observe(self, partition: Partition, position: int, data: bytes, sequence: int = 0) -> int:
+        """Check batches that were fetched from `position`; returns the position behind them.
+
+        `sequence`: up to where the broker had folded when it began to read.
+        """
         at = 0
         while at < len(data):
             base, length = _FRAME.unpack_from(data, at)
@@ -107,10 +110,13 @@ class Ledger:
         for batch in self.sent.values():
             if batch.partition != partition:
                 continue
-            if batch.acked is not None and batch.acked >= start and batch.acked not in served:
+            if batch.acked is not None and batch.acked >= start and not self._is_served(batch, served, end):
                 raise Violation(f"an acknowledged batch is lost for {reader} ({tell(batch)}; log is [{start}, {end}))")
             if batch.acked is None and not batch.unsure and batch.seen is not None:
                 raise Violation(f"a batch that was refused each time is in the log at {batch.seen} ({tell(batch)})")
+
+    def _is_served(self, batch: Sent, served: set[int], end: int) -> bool:
+        return batch.acked in served
 
 
 def tell(batch: Sent) -> str:
@@ -128,6 +134,7 @@ class Auditor:
         self._generations: dict[str, int] = {}
         self._owners: dict[tuple[str, int, int], tuple[str, str | None]] = {}
         self._report = report
+        self.watchers: list[Callable[[int, bytes, Outcome], None]] = []
 
     def fold(self, commands: Sequence[bytes]) -> None:
         for command in commands:
@@ -135,6 +142,8 @@ class Auditor:
             outcome = apply(self.state, len(self.history), command)
             self._digests.append(self.state.digest)
             self._watch_commits(command, outcome)
+            for watch in self.watchers:
+                watch(len(self.history), command, outcome)
         self.state.moved.clear()
 
     def _watch_commits(self, command: bytes, outcome: Outcome) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from lakestream.testing.cluster import ClusterFaults
 from lakestream.testing.faults import Faults
+from lakestream.testing.pipeline_node import EngineFaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,5 +39,42 @@ MIXES = {
             skew_ms=60_000,
         ),
         kill_every_s=8.0, pause_every_s=4.0, cut_every_s=8.0, jump_every_s=5.0,
+    ),
+}  # fmt: skip
+
+_GOOD_ENGINE = EngineFaults()
+_BAD_ENGINE = EngineFaults(twice=0.1, failed=0.1, died=0.01)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeMix(Mix):
+    """The same where topics become tables: how others work on the tables, and what the workers' engine does."""
+
+    foreigners: int = 2
+    engine: EngineFaults = _GOOD_ENGINE
+    optimize: float = 0.1
+    members: tuple[int, ...] = ()
+    """The pipelines' member ids; drawn if none are named."""
+
+
+LAKE_MIXES = {
+    "calm": LakeMix(faults=ClusterFaults(), foreigners=0),
+    "others at work": LakeMix(faults=ClusterFaults(), foreigners=3, optimize=0.3),
+    "lost and late answers": LakeMix(
+        faults=ClusterFaults(log=_LOSSY, wal=_LOSSY, tables=_LOSSY, wire_lost=0.03), engine=_BAD_ENGINE
+    ),
+    "crash between any two steps": LakeMix(
+        faults=ClusterFaults(log=_CRASHY, wal=_CRASHY, tables=_CRASHY), kill_every_s=4.0, engine=_BAD_ENGINE
+    ),
+    "paused": LakeMix(faults=ClusterFaults(wire_lost=0.01), pause_every_s=1.0),
+    "store errors": LakeMix(faults=ClusterFaults(wal=_BAD_STORE, tables=_BAD_STORE)),
+    "cut off": LakeMix(faults=ClusterFaults(log=Faults(answer_lost=0.01)), cut_every_s=1.5),
+    "everything": LakeMix(
+        faults=ClusterFaults(
+            log=MIXES["everything"].faults.log, wal=MIXES["everything"].faults.wal,
+            tables=MIXES["everything"].faults.wal, wire_lost=0.02, skew_ms=60_000,
+        ),
+        kill_every_s=5.0, pause_every_s=3.0, cut_every_s=5.0, jump_every_s=5.0, engine=_BAD_ENGINE,
+        optimize=0.2,
     ),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
+from lakestream.data.tables.store import TableStore
 from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
@@ -33,6 +34,7 @@ from lakestream.stream.cache import Cache
 from lakestream.stream.collector import Collector
 from lakestream.stream.group_offsets import GroupOffsets
 from lakestream.stream.groups import GroupCoordinator
+from lakestream.stream.history import History
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.merging import MoveLimits
 from lakestream.stream.mover import Mover
@@ -41,6 +43,7 @@ from lakestream.stream.retention import Expiry, Retention
 from lakestream.stream.rules import Rules
 from lakestream.stream.upkeep import Schedule, Upkeep
 from lakestream.stream.waiting import Waiting
+from lakestream.testing.node_catalog import NodeCatalog
 
 CHECKPOINT_S = 0.3
 SETTINGS = Settings(group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200)
@@ -74,6 +77,7 @@ class Classes:
     reader: type[Reader] = Reader
     collector: type[Collector] = Collector
     mover: type[Mover] = Mover
+    history: type[History] = History
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class Fetched:
     start: int
     end: int
     data: bytes
+    sequence: int
+    """Up to where the broker had folded when it began to read."""
 
 
 class Node:
@@ -90,7 +96,7 @@ class Node:
 
     def __init__(
         self, broker_id: int, command_log: CommandLog, wal: Wal, clock: Clock, random: Random, options: NodeOptions,
-        classes: Classes,
+        classes: Classes, tables: TableStore | None = None,
     ) -> None:  # fmt: skip
         self.id = broker_id
         self.serving = False
@@ -102,7 +108,9 @@ class Node:
         self.replica = classes.replica(command_log, wal, clock, broker_id)
         self.cache = Cache(options.cache_bytes)
         self.appender = classes.appender(self.replica, wal, self.cache, clock, options.append_limits)
-        self.reader = classes.reader(self.replica, wal, self.cache, options.read_limits)
+        history = classes.history(self.replica, tables) if tables is not None else None
+        self.reader = classes.reader(self.replica, wal, self.cache, options.read_limits, history)
+        self.catalog = NodeCatalog(self.replica, tables, clock, random, options.grace_ms) if tables else None
         self.waiting = Waiting(self.replica)
         self.collector = classes.collector(self.replica, command_log, wal, self.cache, options.grace_ms)
         about = Register(b"", "", "broker", "host", 9092 + broker_id, "", broker_id, LEVEL)
@@ -113,7 +121,8 @@ class Node:
         self.groups = GroupCoordinator(self.replica, SETTINGS, clock, random, lambda: self.membership.current)
         self.offsets = GroupOffsets(self.replica, self.groups)
         retention = Retention(self.replica, rules.of, clock, Expiry())
-        self._upkeep = Upkeep(self.membership, self.collector, retention, self.mover, SCHEDULE)
+        purge = self.catalog.purge if self.catalog is not None else None
+        self._upkeep = Upkeep(self.membership, self.collector, retention, self.mover, SCHEDULE, purge)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -170,6 +179,7 @@ class Node:
         deadline = self._clock.monotonic() + wait_s
         current = False
         while True:
+            sequence = self.replica.state.sequence
             try:
                 stream = self._find(topic, partition)
                 if stream is None:
@@ -185,7 +195,7 @@ class Node:
             data = b"".join(views)
             left = deadline - self._clock.monotonic()
             if data or left <= 0:
-                return Fetched(stream.start, stream.next, data)
+                return Fetched(stream.start, stream.next, data, sequence)
             if self._find(topic, partition) is stream and stream.next == seen:
                 await self.waiting.wait([stream.id], left)
 

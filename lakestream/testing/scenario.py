@@ -1,13 +1,13 @@
 """From a seed to a whole simulated run: which faults, how many brokers, what clients do, and what must hold at the end.
 
-    chaos       clients work while the nemesis kills, pauses and cuts off brokers, and stores lie
-    healing     nothing goes wrong any more: everybody has to get done within a bounded time
-    judgement   every broker serves every acknowledged batch once, all states are equal, nothing is missing
+chaos       clients work while the nemesis kills, pauses and cuts off brokers, and stores lie
+healing     nothing goes wrong any more: everybody has to get done within a bounded time
+judgement   every broker serves every acknowledged batch once, all states are equal, nothing is missing
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from random import Random
@@ -22,7 +22,7 @@ from lakestream.testing.cluster import Cluster
 from lakestream.testing.group_clients import GroupMember
 from lakestream.testing.judgement import judge
 from lakestream.testing.ledger import Partition, Violation
-from lakestream.testing.mixes import MIXES
+from lakestream.testing.mixes import MIXES, Mix
 from lakestream.testing.node import Classes, NodeOptions
 from lakestream.testing.simulation import Process, SimulatedLoop, run
 
@@ -96,11 +96,13 @@ def no_faults_logged() -> Iterator[None]:
 class Scenario:
     """One run."""
 
+    _last_link = 1
+
     def __init__(self, loop: SimulatedLoop, seed: int, mix: str, classes: Classes) -> None:
         self._loop = loop
         self._seed = seed
         self._name = mix
-        self._mix = MIXES[mix]
+        self._mix = self._mixes()[mix]
         self._chance = chance = Random(f"scenario-{seed}")
         options = NodeOptions(
             timing=Timing(heartbeat_s=0.5, session_s=2.5, checkpoint_commands=chance.choice((5, 20, 80, 100_000))),
@@ -111,9 +113,15 @@ class Scenario:
             cache_bytes=chance.choice((0, 2_000, 1 << 20)),
             linger_ms=chance.choice((0, 0, 30)),
         )
-        self._cluster = Cluster(loop, seed, chance.randint(1, 4), self._mix.faults, options, classes)
+        self._cluster = self._make_cluster(chance.randint(1, 4), options, classes)
         self._topics: list[bytes] = []
         self._tasks: list[asyncio.Task[Any]] = []
+
+    def _mixes(self) -> Mapping[str, Mix]:
+        return MIXES
+
+    def _make_cluster(self, brokers: int, options: NodeOptions, classes: Classes) -> Cluster:
+        return Cluster(self._loop, self._seed, brokers, self._mix.faults, options, classes)
 
     async def run(self) -> Report:
         cluster, chance = self._cluster, self._chance
@@ -193,14 +201,17 @@ class Scenario:
         acts = (
             (mix.kill_every_s, cluster.kill),
             (mix.pause_every_s, lambda seat: cluster.pause(seat, chance.choice(PAUSES_S))),
-            (mix.cut_every_s, lambda seat: cluster.cut(seat, chance.choice(CUTS_S), chance.randint(0, 1))),
+            (
+                mix.cut_every_s,
+                lambda seat: cluster.cut(seat, chance.choice(CUTS_S), chance.randint(0, self._last_link)),
+            ),
             (mix.jump_every_s, lambda seat: seat.clock.jump(chance.choice((-90_000, -500, 500, 90_000)))),
         )
 
         async def strike(every_s: float, act: Any) -> None:
             while True:
                 await asyncio.sleep(chance.uniform(0.2, 2 * every_s))
-                act(chance.choice(cluster.seats))
+                act(chance.choice(cluster.all_seats))
 
         return [strike(every_s, act) for every_s, act in acts if every_s]
 

@@ -6,6 +6,8 @@ which process goes next is drawn from the seed, as the kernel of a real machine 
 
     paused   callbacks and due timers are held, time goes on for the others; afterwards they all run, late
     killed   no callback of it ever runs again, not even a `finally`; what it sent before may still arrive
+
+Work for threads runs in turns with everything else (threads.py), in each process one piece after the other.
 """
 
 import asyncio
@@ -16,10 +18,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
+from functools import partial
 from random import Random
 from types import FrameType
 from typing import Any, TypeVar
 from weakref import WeakSet
+
+from lakestream.testing.threads import Worker, Workers
 
 T = TypeVar("T")
 
@@ -27,6 +32,8 @@ STEPS_LIMIT = 5_000_000
 TIME_LIMIT_S = 3600.0
 STUCK_S = 60.0
 WALL_START_MS = 1_700_000_000_000
+THREAD_START_S = (0.0, 0.002)
+"""How long work waits for a thread."""
 
 _process: ContextVar["Process | None"] = ContextVar("process", default=None)
 
@@ -43,6 +50,8 @@ class Process:
         self.alive = True
         self.paused = False
         self.waiting: deque[Any] = deque()
+        self.jobs: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        """Work for threads; the first is under way."""
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._loop = loop
         self._context = Context()
@@ -88,6 +97,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._queues: dict[Process, None] = {}
         self._finished = False
+        self._workers = Workers()
 
     def time(self) -> float:
         return self._now
@@ -144,8 +154,45 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not self._finished:
             self.failures.append(f"{context.get('message')}: {context.get('exception')!r}")
 
-    def run_in_executor(self, *_: Any) -> Any:  # type: ignore[override]
-        raise SimulationError("a simulation has no threads")
+    # -- threads ----------------------------------------------------------------------------------------------------
+
+    def run_in_executor(self, _executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]
+        process = _process.get() or self.outside
+        done: asyncio.Future[T] = self.create_future()
+        process.jobs.append((partial(func, *args), done))
+        if len(process.jobs) == 1:
+            self._soon(process)
+        return done
+
+    def _soon(self, process: Process) -> None:
+        self.call_later(self._chance.uniform(*THREAD_START_S), self._begin, process, context=process.context)
+
+    def _begin(self, process: Process) -> None:
+        worker = self._workers.take()
+        worker.begin(process.jobs[0][0])
+        self._look(process, worker)
+
+    def _look(self, process: Process, worker: Worker) -> None:
+        """The baton came back."""
+        if worker.request is not None:
+            asked = process.start(worker.request())
+            asked.add_done_callback(partial(self._answer, process, worker), context=process.context)
+            return
+        _, done = process.jobs.popleft()
+        self._workers.give_back(worker)
+        if process.jobs:
+            self._soon(process)
+        if done.done():
+            return
+        if worker.error is not None:
+            done.set_exception(worker.error)
+        else:
+            done.set_result(worker.result)
+
+    def _answer(self, process: Process, worker: Worker, asked: "asyncio.Task[Any]") -> None:
+        error = asked.exception()
+        worker.answer(None if error is not None else asked.result(), error)
+        self._look(process, worker)
 
     def _write_to_self(self) -> None:
         """Nobody sleeps in a selector, so nobody has to be woken."""
@@ -156,6 +203,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def finish(self) -> None:
         """Let go of the tasks of killed and running processes; whatever their `finally` says now is not heard."""
         self._finished = True
+        self._workers.stop()
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()

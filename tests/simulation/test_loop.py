@@ -1,6 +1,7 @@
 """The simulated event loop itself: virtual time, processes that pause and die, and its limits."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from lakestream.testing import simulation
 from lakestream.testing.faults import Faults, Link
 from lakestream.testing.simulation import Process, SimClock, SimulatedLoop, SimulationError, run
+from lakestream.testing.threads import wait_for
 
 
 def test_time_jumps_instead_of_passing() -> None:
@@ -157,3 +159,65 @@ def test_exceptions_that_nobody_catches_are_kept_for_the_checker() -> None:
         return loop.failures
 
     assert "ZeroDivisionError" in run(main, 1)[0]
+
+
+def test_work_for_threads_takes_turns_with_everything_else_and_waits_in_virtual_time() -> None:
+    seen: list[tuple[str, float]] = []
+
+    def work(name: str, loop: SimulatedLoop) -> str:
+        for _ in range(3):
+            wait_for(lambda: asyncio.sleep(1))
+            seen.append((name, round(loop.time())))
+        return name
+
+    async def main(loop: SimulatedLoop) -> list[str]:
+        one, two = Process("one", loop), Process("two", loop)
+
+        async def run_work(name: str) -> str:
+            return await asyncio.to_thread(work, name, loop)
+
+        return list(await asyncio.gather(one.start(run_work("one")), two.start(run_work("two"))))
+
+    assert run(main, 1) == ["one", "two"]
+    assert sorted(seen) == [(name, at) for name in ("one", "two") for at in (1, 2, 3)]
+    assert [at for _, at in seen] == [1, 1, 2, 2, 3, 3], "one did not wait for the other"
+
+
+def test_work_of_a_killed_process_goes_no_further_and_its_thread_ends_with_the_simulation() -> None:
+    seen: list[str] = []
+
+    def work() -> None:
+        seen.append("began")
+        wait_for(lambda: asyncio.sleep(1))
+        seen.append("went on")
+
+    async def main(loop: SimulatedLoop) -> None:
+        victim = Process("victim", loop)
+
+        async def run_work() -> None:
+            await asyncio.to_thread(work)
+
+        victim.start(run_work())
+        await asyncio.sleep(0.5)
+        victim.kill()
+        await asyncio.sleep(5)
+
+    before = threading.active_count()
+    run(main, 1)
+    assert seen == ["began"]
+    assert threading.active_count() == before
+
+
+def test_what_work_in_a_thread_raises_is_raised_where_it_is_awaited() -> None:
+    async def fails() -> None:
+        raise ValueError("no answer")
+
+    async def main(_: SimulatedLoop) -> None:
+        with pytest.raises(ValueError, match="no answer"):
+            await asyncio.to_thread(wait_for, fails)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(lambda: 1 / 0)
+
+    run(main, 1)
+    with pytest.raises(RuntimeError, match="only work"):
+        wait_for(fails)

@@ -14,7 +14,6 @@ from lakestream.data.tables.store import TableStore
 S = TypeVar("S")
 T = TypeVar("T")
 RECENT_BYTES_MAX = 32 * 1024 * 1024
-PARALLEL_REQUESTS_MAX = 8
 
 
 class RecentFiles:
@@ -26,7 +25,7 @@ class RecentFiles:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._kept_bytes = 0
         self._lock = Lock()
-        self._requests = ThreadPoolExecutor(PARALLEL_REQUESTS_MAX, "table-files")
+        self._requests = ThreadPoolExecutor(store.requests_at_once, "table-files")
 
     def __repr__(self) -> str:
         return f"RecentFiles({self._store!r}, {self._kept_bytes} bytes)"
@@ -53,7 +52,9 @@ class RecentFiles:
 
     def at_once(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
         """Do something with each, several at a time, in order of the items. The work must not use this itself."""
-        return list(self._requests.map(work, items)) if len(items) > 1 else [work(item) for item in items]
+        if len(items) == 1 or self._store.requests_at_once == 1:
+            return [work(item) for item in items]
+        return list(self._requests.map(work, items))
 
     def _put(self, uri: str, data: bytes) -> None:
         self._store.put(uri, data)

@@ -18,6 +18,7 @@ from lakestream.model.reasons import Reason
 
 T = TypeVar("T")
 PLACE_ATTEMPTS = 8
+REQUESTS_AT_ONCE = 8
 
 
 class TableStore(Protocol):
@@ -25,6 +26,8 @@ class TableStore(Protocol):
 
     root: str
     """The URI that all others start with, without a slash at its end."""
+    requests_at_once: int
+    """How many requests of one caller may be under way at once; with 1 no threads are needed."""
 
     def put(self, uri: str, data: bytes) -> None:
         """Create the object, durably. Raises Exists if other bytes are there, Retry or Unknown as a Wal does."""
@@ -74,6 +77,8 @@ def key_below(root: str, uri: str) -> str:
 
 class FolderTableStore:
     """A folder. A file is synced with its directory before it counts, and appears whole or not at all."""
+
+    requests_at_once = REQUESTS_AT_ONCE
 
     def __init__(self, path: str | Path) -> None:
         self._root = Path(path).absolute()
@@ -160,6 +165,8 @@ def _write_and_link(directory: int, name: str, data: bytes) -> bool:
 
 class ObjectTableStore:
     """An object store, through obstore's blocking calls."""
+
+    requests_at_once = REQUESTS_AT_ONCE
 
     def __init__(self, root: str, options: dict[str, Any], request_timeout_s: float = 30.0) -> None:
         from obstore.store import from_url

@@ -1,0 +1,74 @@
+"""A simulated cluster whose topics are tables: brokers with history and catalog, pipelines, and one warehouse."""
+
+from random import Random
+
+from lakestream.testing.cluster import Cluster, ClusterFaults, Life, Seat
+from lakestream.testing.faults import FaultyLog, FaultyWal
+from lakestream.testing.node import Classes, NodeOptions
+from lakestream.testing.pipeline_node import EngineFaults, PipelineClasses, PipelineNode, PipelineOptions
+from lakestream.testing.record_ledger import RecordLedger
+from lakestream.testing.simulation import Process, SimClock, SimulatedLoop
+from lakestream.testing.table_store import FaultyTables
+from lakestream.testing.table_witness import AuditedTables, TableWitness
+
+
+class LakeCluster(Cluster):
+    """The brokers, the pipelines, their stores, and the witnesses."""
+
+    ledger: RecordLedger
+
+    def __init__(
+        self, loop: SimulatedLoop, seed: int | str, brokers: int, faults: ClusterFaults, options: NodeOptions,
+        classes: Classes, pipeline: PipelineOptions, pipeline_classes: PipelineClasses,
+    ) -> None:  # fmt: skip
+        super().__init__(loop, seed, brokers, faults, options, classes)
+        self.ledger = RecordLedger()
+        self.tables = AuditedTables(self.wal, self.violations.append)
+        self.witness = TableWitness(self.tables, self.auditor, self.ledger, self.violations.append)
+        self.engine_faults = pipeline.engine
+        self._pipeline = pipeline
+        self._pipeline_classes = pipeline_classes
+        self.pipelines = [
+            Seat(member, SimClock(loop, self.chance.randint(-faults.skew_ms, faults.skew_ms)), f"pipeline-{number}")
+            for number, member in enumerate(pipeline.members)
+        ]
+        self.landers: dict[str, PipelineNode] = {}
+        """Who sits on the pipelines' seats now, by the seat's name."""
+
+    @property
+    def all_seats(self) -> list[Seat]:
+        return [*self.seats, *self.pipelines]
+
+    def _sit_down(self, seat: Seat, process: Process) -> Life:
+        log_link = self._link("log", self.faults.log, seat, process)
+        wal_link = self._link("wal", self.faults.wal, seat, process)
+        tables_link = self._link("tables", self.faults.tables, seat, process)
+        seat.links = (log_link, wal_link, tables_link)
+        tables = FaultyTables(self.tables, tables_link)
+        if seat in self.seats:
+            seat.node = self._broker(seat, process, log_link, wal_link, tables)
+            return seat.node
+        node = self.landers[seat.name] = PipelineNode(
+            seat.id,
+            FaultyLog(self.log, log_link),
+            FaultyWal(self.wal, wal_link),
+            tables,
+            seat.clock,
+            Random(f"node-{process.name}-{self.seed}"),
+            self._pipeline,
+            self._pipeline_classes,
+        )
+        node.engine.faults = self.engine_faults
+        return node
+
+    def heal(self) -> None:
+        super().heal()
+        self.engine_faults = EngineFaults()
+        for node in self.landers.values():
+            node.engine.faults = self.engine_faults
+
+    def rest(self) -> None:
+        """No rewrites any more, which would go on for ever."""
+        for node in self.landers.values():
+            if node.driver is not None and node.driver.optimizer is not None:
+                node.driver.optimizer.often = 0.0

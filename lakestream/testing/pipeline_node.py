@@ -1,0 +1,164 @@
+"""One simulated pipeline: the real driver, lander, planner, rounds and sweep, around an engine that fails and lies.
+
+It is put together as pipeline/service.py does it, without Spark: tasks run in the thread that asks for them. What a
+cluster of workers does to a driver is drawn from the seed: a job fails with some of its files written, a task is done
+twice and one of its answers is thrown away, the engine dies and takes the process along.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+from lakestream.data.tables.store import TableStore
+from lakestream.interfaces import Clock, CommandLog, Wal
+from lakestream.metadata.membership import Timing
+from lakestream.metadata.replica import Replica
+from lakestream.model.catalog_names import Warehouse, warehouse_uri
+from lakestream.model.commands import LEVEL, Register
+from lakestream.pipeline.driver import Driver
+from lakestream.pipeline.freshness import Freshness, FreshnessLimits
+from lakestream.pipeline.land import Lander
+from lakestream.pipeline.planner import RoundLimits
+from lakestream.pipeline.rounds import JobFailed, Work
+from lakestream.pipeline.service import MEMBER_ID, ROLE, OneAtATime
+from lakestream.pipeline.tasks import unpack_task
+from lakestream.pipeline.worker import land_in
+from lakestream.testing.optimizer import Optimizer
+from lakestream.testing.threads import wait_for
+
+SLOW_S = (0.3, 1.0, 3.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFaults:
+    """How likely it is that a task goes wrong."""
+
+    twice: float = 0.0
+    failed: float = 0.0
+    died: float = 0.0
+    slow: float = 0.1
+    """How often it takes its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """How the simulated pipelines are set up."""
+
+    timing: Timing
+    limits: RoundLimits
+    freshness_s: float = 1.0
+    slots: int = 1
+    members: tuple[int, ...] = (MEMBER_ID,)
+    """The member id of each process: two with the same one take it over from each other."""
+    engine: EngineFaults = EngineFaults()
+    optimize: float = 0.0
+    """How often a step rewrites files instead of landing."""
+
+
+class QuickDriver(Driver):
+    """All that takes minutes in a real cluster takes seconds here; and some files are rewritten between rounds."""
+
+    sweep_first_s = 1.0
+    sweep_every_s = 2.5
+    obsolete_grace_s = 2.0
+
+    optimizer: Optimizer | None = None
+
+    async def step(self) -> float:
+        if self.optimizer is not None and self.optimizer.wants():
+            name = self._next_round()
+            await self.optimizer.rewrite_one(name)
+            if name.epoch == self._epoch:
+                self._settled = name.round
+            self._untidy = True
+        return await super().step()
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineClasses:
+    """What the parts are made of: a test that breaks a rule on purpose puts its own class here."""
+
+    lander: type[Lander] = Lander
+    driver: type[QuickDriver] = QuickDriver
+    optimizer: type[Optimizer] = Optimizer
+
+
+class SimEngine:
+    """pipeline.rounds.Engine in the calling thread; files go through the process's own link."""
+
+    def __init__(self, store: TableStore, chance: Random, slots: int, faults: EngineFaults) -> None:
+        self.slots = slots
+        self.alive = True
+        self.faults = faults
+        self._store = store
+        self._chance = chance
+        self._attempts = count()
+
+    def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
+        return [self._run(task) for task in tasks]
+
+    def _run(self, task: bytes) -> list[bytes]:
+        drawn = self._chance.random()
+        answers = land_in(self._store, unpack_task(task), next(self._attempts))
+        if self._chance.random() < self.faults.slow:
+            pause_s = self._chance.choice(SLOW_S)
+            wait_for(lambda: asyncio.sleep(pause_s))
+        if drawn < self.faults.died:
+            self.alive = False
+        if drawn < self.faults.died + self.faults.failed:
+            raise JobFailed("a worker was lost")
+        if drawn < self.faults.died + self.faults.failed + self.faults.twice:
+            again = land_in(self._store, unpack_task(task), next(self._attempts))
+            answers = self._chance.choice((answers, again))
+        return answers
+
+
+class PipelineNode:
+    """The parts of one incarnation of a pipeline."""
+
+    def __init__(
+        self, member_id: int, command_log: CommandLog, wal: Wal, tables: TableStore, clock: Clock, random: Random,
+        options: PipelineOptions, classes: PipelineClasses,
+    ) -> None:  # fmt: skip
+        self.replica = Replica(command_log, wal, clock, member_id)
+        about = Register(b"", "", ROLE, "", 0, "", 1, LEVEL)
+        self.membership = OneAtATime(self.replica, clock, random, about, options.timing)
+        self.engine = SimEngine(tables, random, options.slots, options.engine)
+        self.lander = classes.lander(self.replica, tables, self._warehouse, clock, random)
+        self.driver: QuickDriver | None = None
+        self._tables = tables
+        self._clock = clock
+        self._random = random
+        self._options = options
+        self._classes = classes
+
+    @property
+    def rewrites(self) -> int:
+        return self.driver.optimizer.rewrites if self.driver is not None and self.driver.optimizer is not None else 0
+
+    def _warehouse(self) -> Warehouse:
+        return Warehouse(warehouse_uri(self._tables.root, self.replica.state.cluster))
+
+    async def live(self) -> None:
+        """Join and land until killed."""
+        await self.replica.start()
+        options, classes = self._options, self._classes
+        freshness = Freshness(FreshnessLimits(freshness_s=options.freshness_s))
+        driver = classes.driver(
+            self.replica, self.lander, self.engine, self._clock, freshness, options.limits, self._tables.root
+        )
+        driver.optimizer = classes.optimizer(self.replica, self._tables, self._clock, self._random, options.optimize)
+        self.membership.settled = driver.settled
+        await self.membership.join()
+        self.driver = driver
+        beating = asyncio.ensure_future(self.membership.run())
+        working = asyncio.ensure_future(driver.run())
+        try:
+            await asyncio.wait([beating, working], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+        except JobFailed:
+            if self.engine.alive:
+                raise

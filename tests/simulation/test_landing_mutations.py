@@ -1,0 +1,226 @@
+"""The simulator of landing can fail: each test breaks one rule on purpose, and some seed has to catch it soon."""
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from lakestream.data.tables import iceberg
+from lakestream.data.tables.file_stats import FileStats
+from lakestream.data.tables.iceberg import Commit
+from lakestream.data.tables.progress import Landed
+from lakestream.errors import LakestreamError, Unknown
+from lakestream.model import catalog
+from lakestream.model.catalog_landing import LandedRange
+from lakestream.model.catalog_names import root_of
+from lakestream.model.topics import Topic
+from lakestream.pipeline import land, sweep
+from lakestream.pipeline.land import Lander
+from lakestream.pipeline.planner import TopicWork
+from lakestream.pipeline.sweep import candidates, referenced
+from lakestream.stream.history import History
+from lakestream.stream.reader import Reader
+from lakestream.testing.landing import simulate_landing
+from lakestream.testing.ledger import Violation
+from lakestream.testing.node import Classes
+from lakestream.testing.pipeline_node import PipelineClasses, QuickDriver
+from lakestream.testing.simulation import SimulationError
+
+SEEDS = 40
+OTHERS = ("others at work",)
+BAD = ("lost and late answers", "paused", "everything", "crash between any two steps")
+
+
+def first_violation(
+    mixes: Sequence[str], classes: Classes | None = None, pipeline: PipelineClasses | None = None, seeds: int = SEEDS
+) -> str:
+    """What the first seed that notices says."""
+    for seed in range(seeds):
+        try:
+            simulate_landing(seed, mixes[seed % len(mixes)], classes, pipeline)
+        except (Violation, SimulationError) as violation:
+            return str(violation)
+    pytest.fail(f"{seeds} seeds did not notice")
+
+
+class OverwritesWhatItDidNotSee(Lander):
+    """Breaks T7: swaps the pointer whatever it is by then."""
+
+    async def _swap(self, topic: Topic, commit: Commit, landed: list[LandedRange], epoch: int) -> Any:
+        bound = self._replica.state.catalog.of_topic(topic.id)
+        assert bound is not None
+        return await super()._swap(topic, dataclasses.replace(commit, base=bound.location), landed, epoch)
+
+
+def test_a_commit_without_its_premise_is_noticed_T7() -> None:
+    said = first_violation(OTHERS, pipeline=PipelineClasses(lander=OverwritesWhatItDidNotSee))
+    assert "the commit at" in said
+
+
+def test_a_state_machine_that_ignores_the_premise_is_noticed_T7(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = catalog._change
+
+    def change(draft: Any, wanted: Any) -> Any:
+        table = draft.get((wanted.namespace, wanted.name))
+        return real(draft, wanted if table is None else msgspec.structs.replace(wanted, expected=table.location))
+
+    monkeypatch.setattr(catalog, "_change", change)
+    assert "commit" in first_violation(OTHERS)
+
+
+def test_a_rewrite_over_what_others_deleted_is_noticed_T8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iceberg, "check_base", lambda *_: None)
+    said = first_violation(OTHERS)
+    assert "lands 0 rows" in said or "other rows than its author says" in said
+
+
+class TakesSilenceForANo(Lander):
+    """Breaks T7: a commit without an answer in time counts as lost, and its files go at once."""
+
+    async def _swap(self, topic: Topic, commit: Commit, landed: list[LandedRange], epoch: int) -> Any:
+        try:
+            return await asyncio.wait_for(super()._swap(topic, commit, landed, epoch), 0.1)
+        except TimeoutError:
+            raise Unknown("no answer") from None
+
+    async def _commit(self, work: TopicWork, files: Sequence[FileStats], epoch: int) -> Any:
+        failed, _ = await super()._commit(work, files, epoch)
+        return failed, True
+
+
+def test_files_that_are_deleted_on_an_unknown_answer_are_noticed_T7() -> None:
+    said = first_violation(BAD[:3], pipeline=PipelineClasses(lander=TakesSilenceForANo))
+    assert "its table needs it" in said or "without all its files" in said
+
+
+class SweepsFromAnOldState(Lander):
+    """Breaks T12: looks what the table needs, and only then what lies there."""
+
+    async def sweep_table(self, topic_id: bytes) -> int:
+        bound = self._replica.state.catalog.of_topic(topic_id)
+        if bound is None:
+            return 0
+        try:
+            known = await self._off(referenced, self._store, bound.location)
+            await asyncio.sleep(0.5)
+            found = await self._off(self._store.list, f"{root_of(bound.location)}/data/")
+            suspects = candidates([uri for uri, _ in found], self._replica.state)
+            await self._off(self._store.delete, [uri for uri in suspects if uri not in known])
+        except LakestreamError:
+            return 0
+        return 1
+
+
+def test_a_sweep_that_judges_before_it_folds_is_noticed_T12() -> None:
+    said = first_violation(("calm", *BAD), pipeline=PipelineClasses(lander=SweepsFromAnOldState))
+    assert "its table needs it" in said
+
+
+def test_a_sweep_of_rounds_that_are_not_over_is_noticed_T12(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "is_over", lambda *_: True)
+    said = first_violation(BAD)
+    assert "without all its files" in said or "its table needs it" in said
+
+
+class SettlesTooEarly(QuickDriver):
+    """Breaks T12: calls a round over while it is under way."""
+
+    def settled(self) -> tuple[int, int]:
+        return self._round if self._replica.epoch == self._epoch else 0, 0
+
+
+def test_a_round_that_is_called_over_too_early_is_noticed_T12() -> None:
+    said = first_violation(BAD, pipeline=PipelineClasses(driver=SettlesTooEarly), seeds=80)
+    assert "without all its files" in said or "its table needs it" in said
+
+
+class NeverSweeps(Lander):
+    """Breaks T12: what failed rounds left stays for ever."""
+
+    async def sweep_table(self, topic_id: bytes) -> int:
+        return 0
+
+
+def test_what_is_never_swept_is_noticed_T12() -> None:
+    said = first_violation(BAD, pipeline=PipelineClasses(lander=NeverSweeps))
+    assert "not swept" in said
+
+
+class FollowsOurOwnCommitsOnly(History):
+    """Breaks C7: what others commit is not seen before the next landing."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._seen: dict[int, str] = {}
+
+    def _location(self, uuid: str) -> str:
+        found = super()._location(uuid)
+        landing = next(one for one in self._replica.state.catalog.landings.values() if one.uuid == uuid)
+        return self._seen.setdefault(landing.snapshot, found)
+
+
+def test_history_out_of_a_stale_snapshot_is_noticed_C7() -> None:
+    said = first_violation(OTHERS, Classes(history=FollowsOurOwnCommitsOnly))
+    assert "as it was before command" in said or "lost bytes" in said
+
+
+class LeavesAFileOut(Lander):
+    """Breaks C1: lands a range without all of its rows."""
+
+    async def _prepare(self, table: Any, work: TopicWork, files: Sequence[FileStats]) -> Any:
+        return await super()._prepare(table, work, files[1:])
+
+
+def test_a_landing_that_skips_rows_is_noticed() -> None:
+    assert "rows, but" in first_violation(("calm",), pipeline=PipelineClasses(lander=LeavesAFileOut))
+
+
+class LandsWhateverLanded(Lander):
+    """Breaks T7: does not look whether another pipeline was faster."""
+
+    def _follows(self, topic: Topic, work: TopicWork) -> bool:
+        return True
+
+
+def test_a_range_that_lands_twice_is_noticed_T7(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "landing_problem", lambda *_: None)
+    monkeypatch.setattr(
+        iceberg, "advance", lambda progress, ranges: {**progress, **{one.partition: Landed(one.end) for one in ranges}}
+    )
+    said = first_violation(("calm", "paused"), pipeline=PipelineClasses(lander=LandsWhateverLanded))
+    assert "twice" in said
+
+
+def test_data_without_its_progress_is_noticed_T6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iceberg, "advance", lambda progress, ranges: dict(progress))
+    assert "the table's progress is" in first_violation(("calm",))
+
+
+def test_a_digest_of_something_else_is_noticed_T16(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = land.ranges_of
+
+    def wrong(work: TopicWork, files: Sequence[FileStats]) -> Any:
+        found = real(work, files)
+        return [one._replace(digest=one.digest ^ 1) for one in found] if isinstance(found, list) else found
+
+    monkeypatch.setattr(land, "ranges_of", wrong)
+    assert "digests" in first_violation(("calm",))
+
+
+class ForgetsWhatItRead(Reader):
+    """Breaks C2: what was read of the WAL is dropped where the rest has landed meanwhile."""
+
+    async def read(self, stream: Any, offset: int, max_bytes: int, at_least_one: bool = True) -> Any:
+        views = await super().read(stream, offset, max_bytes, at_least_one)
+        if len(views) > 1 and stream.landed > offset:
+            return views[1:]
+        return views
+
+
+def test_a_fetch_that_skips_what_it_read_is_noticed_C2() -> None:
+    assert "got the batch" in first_violation(("calm", "others at work"), Classes(reader=ForgetsWhatItRead))
