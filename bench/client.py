@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict
+from random import Random
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
@@ -19,6 +20,8 @@ from bench import pipelined
 from bench.process import Meter
 
 CHUNK = 250
+POOL_BYTES = 16_000_000
+"""So many values differ where they are noise: more than a compressor looks back."""
 QUEUED_MAX = 200_000
 FLUSH_LIMIT_S = 180
 COMMON = {"broker.address.family": "v4", "log_level": 3}
@@ -49,7 +52,7 @@ def produce(job: Job) -> Job:
     producer = Producer({**PRODUCER, "bootstrap.servers": job["bootstrap"], "enable.idempotence": job["idempotent"]})
     report = _reporter(failed)
     topic, partitions, size = job["topic"], job["partitions"], job["size"]
-    chunk = [{"value": b"x" * size} for _ in range(CHUNK)]
+    pool = _chunks(size, job.get("noise", 0.0))
     queued_max = min(QUEUED_MAX, 48_000_000 // size)
     for partition in range(partitions):
         producer.produce(topic, b"x" * size, partition=partition, on_delivery=report)
@@ -60,23 +63,29 @@ def produce(job: Job) -> Job:
     while time.perf_counter() < end and chunks < chunks_max:
         while len(producer) > queued_max:
             producer.poll(0.002)
-        producer.produce_batch(topic, chunk, partition=chunks % partitions, on_delivery=report)
+        producer.produce_batch(topic, pool[chunks % len(pool)], partition=chunks % partitions, on_delivery=report)
         chunks += 1
     _flush(producer, failed)
     return {"records": chunks * CHUNK, "bytes": chunks * CHUNK * size, "failed": failed, **asdict(meter.read())}
 
 
 def consume(job: Job) -> Job:
-    """Everything in a topic from its beginning, `passes` times; timed from the first records to the last."""
+    """Everything in a topic from its beginning, `passes` times; timed from the first records to the last.
+
+    With `limit_s` no pass goes on beyond it.
+    """
     total, size, passes = job["records"], job["size"], job["passes"]
+    limit = time.perf_counter() + job.get("limit_s", 1e9)
     consumer = Consumer({**CONSUMER, "bootstrap.servers": job["bootstrap"]})
     start = [TopicPartition(job["topic"], number, OFFSET_BEGINNING) for number in range(job["partitions"])]
     seconds, records, meter = 0.0, 0, Meter(job["pids"])
     for _ in range(passes):
+        if time.perf_counter() > limit:
+            break
         consumer.assign(start)
         got = _some(consumer, total)
         first, begin = got, time.perf_counter()
-        while got < total:
+        while got < total and time.perf_counter() < limit:
             got += _some(consumer, total - got)
         seconds += time.perf_counter() - begin
         records += got - first
@@ -121,6 +130,38 @@ def latency(job: Job) -> Job:
     return {"times": times[job["warm"] :], "failed": failed, **asdict(meter.read())}
 
 
+def tail(job: Job) -> Job:
+    """Records at a steady rate, each timed from `produce` to the consumer that waits at the end of the log."""
+    failed: list[str] = []
+    times: list[float] = []
+    topic, clock, stopping = job["topic"], time.perf_counter_ns, threading.Event()
+    consumer = Consumer({**CONSUMER, "bootstrap.servers": job["bootstrap"]})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+
+    def listen() -> None:
+        while not stopping.is_set():
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                times.append((clock() - int(message.value())) / 1e9)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    producer = Producer({**COMMON, "acks": "all", "linger.ms": 0, "bootstrap.servers": job["bootstrap"]})
+    meter, report = Meter(job["pids"]), _reporter(failed)
+    due, end = time.perf_counter() + 0.5, time.perf_counter() + job["seconds"]
+    while due < end:
+        time.sleep(max(0.0, due - time.perf_counter()))
+        producer.produce(topic, b"%d" % clock(), partition=0, on_delivery=report)
+        producer.poll(0)
+        due += 1 / job["rate"]
+    _flush(producer, failed)
+    time.sleep(0.5)
+    stopping.set()
+    listener.join()
+    consumer.close()
+    return {"times": times[job["warm"] :], "failed": failed, **asdict(meter.read())}
+
+
 def tiny(job: Job) -> Job:
     """One record a request, a window of requests on each of some connections."""
     host, _, port = job["bootstrap"].rpartition(":")
@@ -150,6 +191,17 @@ def each_partition(job: Job) -> Job:
     return {"failed": failed, **asdict(meter.read())}
 
 
+def _chunks(size: int, noise: float) -> list[list[dict[str, bytes]]]:
+    """Lists of values of which a share does not compress."""
+    random = Random(size)
+    own = int(size * noise)
+    lists = max(POOL_BYTES // (size * CHUNK), 1) if own else 1
+    return [
+        [{"value": random.randbytes(own) + b"x" * (size - own)} for _ in range(CHUNK)]
+        for _ in range(lists)
+    ]
+
+
 def _some(consumer: Consumer, missing: int) -> int:
     """The call waits until it has as many as it was asked for: ask for no more than are there."""
     messages = consumer.consume(min(missing, 1_000), 10.0)
@@ -171,7 +223,7 @@ def _flush(producer: Producer, failed: list[str]) -> None:
         raise RuntimeError(f"not acknowledged in {FLUSH_LIMIT_S} s, or refused: {failed[:3]}")
 
 
-JOBS = {job.__name__: job for job in (produce, consume, latency, tiny, each_partition)}
+JOBS = {job.__name__: job for job in (produce, consume, latency, tail, tiny, each_partition)}
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])

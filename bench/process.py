@@ -94,6 +94,13 @@ def pinned(core: int, argv: Sequence[str]) -> list[str]:
     return ["taskset", "-c", str(core), *argv] if (os.cpu_count() or 1) > 1 else list(argv)
 
 
+def pin(pid: int, core: int) -> None:
+    """Every thread of a process that runs already to one core."""
+    if (os.cpu_count() or 1) > 1:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {core})
+
+
 def wait_for_quiet(limit_s: float) -> None:
     """Return when nobody else works, or when the patience is over. Idle brokers need a few percent."""
     end = time.monotonic() + limit_s

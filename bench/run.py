@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import consume, floors, fold, idle, kafka, latency, partitions, produce, recovery, tiny
+from bench import consume, floors, fold, idle, kafka, latency, partitions, produce, recovery, replay, tiny
 from bench.figures import Figure, table
 from bench.process import Meter, say
 from bench.yard import Yard
@@ -27,6 +27,7 @@ QUESTIONS: dict[str, Callable[[Yard], list[Figure]]] = {
     "latency": latency.measure,
     "partitions": partitions.measure,
     "idle": idle.measure,
+    "replay": replay.measure,
     # The last of Kafka's: it is killed here.
     "recovery": recovery.measure,
     "kernels": fold.show_kernels,

@@ -4,9 +4,10 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ SYNCED = {"flush.messages": "1"}
 
 WARM_BYTES = 3_000_000_000
 PARTITIONS = 6
+JOB_LIMIT_S = 600
 
 Broker = Kafka | Lakestream
 Result = dict[str, Any]
@@ -66,13 +68,15 @@ class Yard:
         return self._kafka
 
     @contextlib.contextmanager
-    def fresh(self) -> Iterator[Lakestream]:
-        """A Lakestream of its own, not started: for questions that hurt it or fill it."""
-        broker = Lakestream(self.folder / f"fresh-{next(self._names)}")
+    def fresh(self, *, tables: bool = False, **settings: int) -> Iterator[Lakestream]:
+        """A Lakestream of its own, not started: for questions that hurt it or fill it. Its files go with it."""
+        folder = self.folder / f"fresh-{next(self._names)}"
+        broker = Lakestream(folder, tables=tables, **settings)
         try:
             yield broker
         finally:
             broker.stop()
+            shutil.rmtree(folder, ignore_errors=True)
 
     def topic(self, broker: Broker, partitions: int = PARTITIONS, *, synced: bool = False) -> str:
         name = f"bench-{next(self._names)}"
@@ -85,12 +89,24 @@ class Yard:
         """Run a job of bench.client against one broker, after the disk has taken what others left in memory."""
         os.sync()
         wait_for_quiet(self._patience_s)
+        return self.beside(broker, job, **asked)()
+
+    def beside(self, broker: Broker, job: str, **asked: Any) -> Callable[[], Result]:
+        """Start a job of bench.client at once, and go on; the call that is returned waits for what it found."""
         words = json.dumps({"job": job, "bootstrap": broker.bootstrap, "pids": broker.pids, **asked})
         argv = pinned(CLIENT_CORE, [sys.executable, "-m", "bench.client", words])
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
-        if done.returncode:
-            raise RuntimeError(f"{job} against {broker.name} failed: {done.stderr[-2000:]}")
-        result: Result = json.loads(done.stdout)
+        running = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return lambda: self._ended(running, broker, job)
+
+    def _ended(self, running: "subprocess.Popen[str]", broker: Broker, job: str) -> Result:
+        try:
+            said, complaint = running.communicate(timeout=JOB_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            raise
+        if running.returncode:
+            raise RuntimeError(f"{job} against {broker.name} failed: {complaint[-2000:]}")
+        result: Result = json.loads(said)
         result["cpu_s"] = result["user_s"] + result["system_s"]
         summary = {key: round(value, 3) for key, value in result.items() if isinstance(value, float)}
         say(f"#   {job} {broker.name}: {summary}")
