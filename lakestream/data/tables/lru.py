@@ -37,6 +37,19 @@ class Lru(Generic[K, V]):
             _, weight = self._held.pop(key, (None, 0))
             self._weight -= weight
 
+    def cool(self, key: K) -> None:
+        """Nobody is expected to want this one soon: it is the first to go."""
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key, last=False)
+
+    def clear(self) -> int:
+        """Drop everything; how much that weighed."""
+        with self._lock:
+            weight, self._weight = self._weight, 0
+            self._held.clear()
+            return weight
+
     def put(self, key: K, value: V, weight: int) -> None:
         if weight > self._limit:
             return

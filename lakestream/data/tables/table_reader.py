@@ -6,7 +6,8 @@
 Blocking; for threads. If a file is gone in the middle of it the table is loaded again, once (T5).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from lakestream.data.tables.position_deletes import Positions
 
 T = TypeVar("T")
+GroupKey = tuple[str, int]
+"""A row group: the file's path, and its number in the file."""
 RESOLVED_AT_ONCE = 16
 WINDOWS_MAX = 64
 """Row groups in a row that one read goes through, so that many small files make it shorter, not slower."""
@@ -72,11 +75,41 @@ class ReadCaches:
     """What readers of all tables share, within limits."""
 
     def __init__(
-        self, *, row_group_bytes: int = 64 << 20, delete_bytes: int = 16 << 20, footer_count: int = 512
+        self, *, row_group_bytes: int = 128 << 20, delete_bytes: int = 16 << 20, footer_count: int = 512
     ) -> None:
-        self.groups: Lru[tuple[str, int], RowGroup] = Lru(row_group_bytes)
+        self.groups: Lru[GroupKey, RowGroup] = Lru(row_group_bytes)
         self.deletes: Lru[str, dict[str, Positions]] = Lru(delete_bytes)
         self.footers: Lru[str, Footer] = Lru(footer_count)
+        self._decoding: dict[GroupKey, Future[RowGroup]] = {}
+        self._lock = Lock()
+
+    def group(self, key: "GroupKey", decode: "Callable[[], RowGroup]") -> RowGroup:
+        """A row group, decoded once, however many ask for it at the same time. Raises what `decode` raises."""
+        found = self.groups.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            others = self._decoding.get(key)
+            if others is None:
+                own = self._decoding[key] = Future()
+        if others is not None:
+            return others.result()
+        try:
+            # Whoever decoded it last may have ended between the two looks.
+            found = self.groups.get(key) or decode()
+            self.groups.put(key, found, found.rows.nbytes)
+            own.set_result(found)
+        except BaseException as error:
+            own.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._decoding[key]
+        return found
+
+    def clear(self) -> int:
+        """Let go of everything large; how many bytes that were."""
+        return self.groups.clear() + self.deletes.clear()
 
 
 class TableReader:
@@ -179,6 +212,7 @@ class TableReader:
                 at = fitting.column(1)[-1].as_py() + 1 if fitting.num_rows else max(at, window.start)
                 break
             at = window.end
+            self._leave(window.groups, partition)
         return Rows(pa.Table.from_batches(taken, schema=ARROW_SCHEMA), offset, at)
 
     def _select(
@@ -202,16 +236,24 @@ class TableReader:
         return held.rows.take(pa.array(places))
 
     def _group(self, file: IndexedFile, group: int) -> RowGroup:
-        key = (file.path, group)
-        found = self._caches.groups.get(key)
-        if found is None:
-            rows = read_group(self._store, self._footer(file), group)
-            partitions, offsets = rows.column(0).to_numpy(), rows.column(1).to_numpy()
-            steps = np.diff(partitions)
-            in_order = bool(((steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))).all())
-            found = RowGroup(rows, partitions, offsets, in_order)
-            self._caches.groups.put(key, found, rows.nbytes)
-        return found
+        return self._caches.group((file.path, group), lambda: self._decoded(file, group))
+
+    def _decoded(self, file: IndexedFile, group: int) -> RowGroup:
+        rows = read_group(self._store, self._footer(file), group)
+        partitions, offsets = rows.column(0).to_numpy(), rows.column(1).to_numpy()
+        steps = np.diff(partitions)
+        in_order = bool(((steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))).all())
+        return RowGroup(rows, partitions, offsets, in_order)
+
+    def _leave(self, groups: Sequence[tuple[IndexedFile, int]], partition: int) -> None:
+        """A reader has passed these row groups. Those that end with its partition are left to others, if there are any.
+
+        Without that a long replay would push out what it needs next with what it has done with.
+        """
+        for file, group in groups:
+            held = self._caches.groups.get((file.path, group))
+            if held is not None and len(held.partitions) and held.partitions[-1] == partition:
+                self._caches.groups.cool((file.path, group))
 
     def _footer(self, file: IndexedFile) -> Footer:
         found = self._caches.footers.get(file.path)

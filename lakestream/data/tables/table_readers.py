@@ -1,15 +1,20 @@
 """The way to the tables from the event loop: threads of their own, a reader a table, and reading ahead.
 
 Replay must never starve the tail: reads of tables have few threads, shared by all, and wait for each other, not for the
-hot path. A consumer that goes on where it stopped finds the next row group decoded.
+hot path. A consumer that goes on where it stopped finds the next row group decoded. When nobody reads old records any
+more, the memory goes back.
 """
 
 import asyncio
+import ctypes
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
+
+import pyarrow as pa
 
 from lakestream.data.tables.recent_files import RecentFiles
 from lakestream.data.tables.store import TableStore
@@ -17,6 +22,8 @@ from lakestream.data.tables.table_reader import FoundRow, ReadCaches, Rows, Tabl
 from lakestream.errors import LakestreamError
 
 T = TypeVar("T")
+AT_ONCE_S = 1.0
+"""Partitions that were read within so long count as replayed at the same time."""
 Current = Callable[[], str]
 """Names the current metadata file of a table, out of the state, whenever it is asked."""
 
@@ -26,7 +33,11 @@ class TableReadLimits:
     """How much the reads of all tables together may take."""
 
     threads: int = 2
-    row_group_bytes: int = 64 << 20
+    row_group_bytes: int = 128 << 20
+    ahead_streams: int = 8
+    """Beyond so many partitions that are replayed at once nothing is read ahead: it would push out what others need."""
+    idle_s: float = 10.0
+    """After so long without a read the row groups are dropped."""
     small_file_bytes: int = 8 << 20
     footers: int = 512
     tables: int = 256
@@ -44,7 +55,9 @@ class TableReaders:
         self._files = RecentFiles(store, self._limits.small_file_bytes)
         self._caches = ReadCaches(row_group_bytes=self._limits.row_group_bytes, footer_count=self._limits.footers)
         self._readers: OrderedDict[str, TableReader] = OrderedDict()
-        self._ends: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._ends: OrderedDict[tuple[str, int], tuple[int, float]] = OrderedDict()
+        self._read_at = 0.0
+        self._resting: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(self._limits.threads, "table-read")
         self._ahead = ThreadPoolExecutor(1, "table-ahead")
         self._reading_ahead: asyncio.Future[None] | None = None
@@ -58,7 +71,7 @@ class TableReaders:
         """Rows of a partition from `offset` on, below `upto` (what the state says has landed): see TableReader."""
         reader = self._reader(table_uuid, current)
         found = await self._run(lambda: reader.read_rows(partition, offset, upto, max_bytes))
-        if self._goes_on((table_uuid, partition), offset, found.end) and found.end < upto:
+        if self._goes_on((table_uuid, partition), offset, found.end) and found.end < upto and self._few():
             self._read_ahead(reader, partition, found.end, upto)
         return found
 
@@ -81,6 +94,8 @@ class TableReaders:
         self._readers.pop(table_uuid, None)
 
     async def close(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
         for pool in (self._ahead, self._threads):
             await asyncio.to_thread(pool.shutdown)
         await asyncio.to_thread(self._files.close)
@@ -94,11 +109,16 @@ class TableReaders:
 
     def _goes_on(self, stream: tuple[str, int], offset: int, end: int) -> bool:
         """Whether this read began where the last one of the partition ended."""
-        before = self._ends.pop(stream, None)
-        self._ends[stream] = end
+        before, _ = self._ends.pop(stream, (None, 0.0))
+        self._ends[stream] = (end, self._read_at)
         if len(self._ends) > self._limits.streams:
             self._ends.popitem(last=False)
         return before == offset
+
+    def _few(self) -> bool:
+        """Whether the caches have room for what all who replay now want next."""
+        recent = islice(reversed(self._ends.values()), self._limits.ahead_streams + 1)
+        return sum(at > self._read_at - AT_ONCE_S for _, at in recent) <= self._limits.ahead_streams
 
     def _read_ahead(self, reader: TableReader, partition: int, offset: int, upto: int) -> None:
         """One at a time; whoever comes while another is read ahead does without."""
@@ -107,7 +127,30 @@ class TableReaders:
             self._reading_ahead = loop.run_in_executor(self._ahead, _try_to_warm, reader, partition, offset, upto)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        loop = asyncio.get_running_loop()
+        self._read_at = loop.time()
+        if self._resting is None:
+            self._resting = loop.call_later(self._limits.idle_s, self._rest)
+        return await loop.run_in_executor(self._threads, work)
+
+    def _rest(self) -> None:
+        """Give the memory back if nobody has read for a while; look again later if somebody has."""
+        loop = asyncio.get_running_loop()
+        left = self._read_at + self._limits.idle_s - loop.time()
+        if left > 0:
+            self._resting = loop.call_later(left, self._rest)
+        else:
+            self._resting = None
+            self._ahead.submit(_let_go, self._caches)
+
+
+def _let_go(caches: ReadCaches) -> None:
+    """What the caches held goes back to the system, and not only to the allocators."""
+    if caches.clear():
+        pa.default_memory_pool().release_unused()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 def _try_to_warm(reader: TableReader, partition: int, offset: int, upto: int) -> None:
