@@ -5,8 +5,8 @@ import struct
 
 from lakestream.model.records import Record, encode_batch
 
-PRODUCE, METADATA = 0, 3
-PRODUCE_VERSION, METADATA_VERSION = 9, 9
+PRODUCE, FETCH, METADATA = 0, 1, 3
+PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 9, 4, 9
 CLIENT_ID = b"bench"
 
 
@@ -27,6 +27,29 @@ def produce_frame(topic: str, partition: int, value: bytes, correlation: int) ->
         + b"\0\0\0"  # no tagged fields: of the partition, the topic, the request
     )
     return _framed(PRODUCE, PRODUCE_VERSION, correlation, body)
+
+
+def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int, correlation: int) -> bytes:
+    """Fetch v4 of one partition, which does not wait; with its length in front."""
+    name = topic.encode()
+    body = (
+        struct.pack(">iiiib", -1, 0, 1, max_bytes, 0)
+        + struct.pack(">ih", 1, len(name))
+        + name
+        + struct.pack(">iiqi", 1, partition, offset, max_bytes)
+    )
+    return _framed(FETCH, FETCH_VERSION, correlation, body, flexible=False)
+
+
+def fetched_bytes(answer: bytes) -> int:
+    """How many bytes of batches the answer to a `fetch_frame` has. Raises ConnectionError if it tells an error."""
+    at = 4 + 4 + 4 + 4  # its length, the correlation, the throttle time, the number of topics
+    at += 2 + struct.unpack_from(">h", answer, at)[0] + 4 + 4
+    code, _, _, aborted = struct.unpack_from(">hqqi", answer, at)
+    at += 22 + 16 * max(aborted, 0)
+    if code:
+        raise ConnectionError(f"the broker answers a fetch with error {code}")
+    return int(struct.unpack_from(">i", answer, at)[0])
 
 
 def metadata_frame(correlation: int) -> bytes:
@@ -55,8 +78,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _framed(key: int, version: int, correlation: int, body: bytes) -> bytes:
-    head = struct.pack(">hhih", key, version, correlation, len(CLIENT_ID)) + CLIENT_ID + b"\0"
+def _framed(key: int, version: int, correlation: int, body: bytes, *, flexible: bool = True) -> bytes:
+    head = struct.pack(">hhih", key, version, correlation, len(CLIENT_ID)) + CLIENT_ID + (b"\0" if flexible else b"")
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 

@@ -3,14 +3,19 @@
     python -m bench.landing [FOLDER]
 
 "plain" is the same work without Spark: two processes that decode and write the same objects, and commit nothing.
+"streaming" is what a user would run today (streaming.py): Structured Streaming from Kafka into Iceberg, on local[2]
+too, the broker beside it on one of the two cores. Both sides get records of which a quarter does not compress.
 """
 
 import asyncio
 import multiprocessing
+import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -18,6 +23,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bench.figures import Figure, at_least
+from bench.process import cpu_seconds, descendants, say
+from bench.streaming import Streaming, missing
 from bench.yard import Yard
 from lakestream.clock import SystemClock
 from lakestream.data.folder import FolderWal
@@ -43,9 +50,15 @@ from lakestream.stream.limits import AppendLimits
 
 PARTITIONS = 12
 BATCH_BYTES = 64 << 10
+POOL_BYTES = 16 << 20
+"""So many bytes differ: more than a compressor looks back."""
+NOISE = 0.25
 TOTAL_BYTES = 256 << 20
 SMALL_ROUNDS = 12
 TOPICS = 200
+STREAMING_BARS = {100: 5.0, 1000: 2.0}
+"""How many times the streaming yardstick's records/s, by the size of a record."""
+SIZES = tuple(STREAMING_BARS)
 LIMITS = RoundLimits()
 
 
@@ -92,13 +105,14 @@ class World:
 
     async def fill(self, streams: list[int], size: int) -> int:
         """About TOTAL_BYTES of records of `size` bytes; how many."""
-        batch = made_batch(size)
-        records = HEADER.unpack_from(batch)[12]
-        each = (8 << 20) // (len(batch) * len(streams)) or 1
+        pool = made_batches(size)
+        records = HEADER.unpack_from(pool[0])[12]
+        each = (8 << 20) // (len(pool[0]) * len(streams)) or 1
         order = [stream for stream in streams for _ in range(each)]
+        chosen = cycle(pool)
         total = 0
         while total * size < TOTAL_BYTES:
-            await self.append(order, [batch] * len(order))
+            await self.append(order, list(islice(chosen, len(order))))
             total += records * len(order)
         return total
 
@@ -112,20 +126,51 @@ class World:
         return [pack_task(describe(n, share, self.root, sources, folders)) for n, share in enumerate(shares)]
 
 
-def made_batch(size: int) -> bytes:
-    """Values of which a quarter does not compress."""
-    chance = np.random.default_rng(size)
-    values = [chance.bytes(size // 4) + b"x" * (size - size // 4) for _ in range(max(BATCH_BYTES // size, 1))]
-    return encode_batch([Record(offset=n, timestamp=1_700_000_000_000 + n, value=v) for n, v in enumerate(values)])
+def made_batches(size: int) -> list[bytes]:
+    """Batches of values of which a quarter does not compress."""
+    chance, own = np.random.default_rng(size), int(size * NOISE)
+    made = []
+    for _ in range(POOL_BYTES // BATCH_BYTES):
+        values = [chance.bytes(own) + b"x" * (size - own) for _ in range(max(BATCH_BYTES // size, 1))]
+        records = [Record(offset=n, timestamp=1_700_000_000_000 + n, value=value) for n, value in enumerate(values)]
+        made.append(encode_batch(records))
+    return made
 
 
 def measure(yard: Yard) -> list[Figure]:
     folder = yard.folder / "landing"
     folder.mkdir(parents=True, exist_ok=True)
-    return asyncio.run(_measure(folder, yard.rounds))
+    beside = _streaming(yard, folder / "streaming")
+    try:
+        return asyncio.run(_measure(folder, yard.rounds, beside))
+    finally:
+        if beside is not None:
+            beside.streaming.stop()
 
 
-async def _measure(folder: Path, rounds: int) -> list[Figure]:
+@dataclass(frozen=True)
+class Beside:
+    """The streaming yardstick, and the topics that hold as many records of each size as ours do."""
+
+    streaming: Streaming
+    topics: dict[int, str]
+
+
+def _streaming(yard: Yard, folder: Path) -> Beside | None:
+    lacking = missing()
+    if yard.kafka is None or lacking:
+        print(f"SKIPPED: Structured Streaming beside landing; missing: {lacking or 'Apache Kafka'}", flush=True)
+        return None
+    topics = {}
+    for size in SIZES:
+        topics[size] = yard.topic(yard.kafka, PARTITIONS)
+        asked = {"topic": topics[size], "partitions": PARTITIONS, "size": size, "noise": NOISE}
+        yard.client(yard.kafka, "produce", records=TOTAL_BYTES // size, idempotent=True, **asked)
+    say("# starting Structured Streaming")
+    return Beside(Streaming(folder, yard.kafka.bootstrap), topics)
+
+
+async def _measure(folder: Path, rounds: int, beside: Beside | None = None) -> list[Figure]:
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         began = time.perf_counter()
         spark = await asyncio.to_thread(Spark.start, "local[2]")
@@ -140,8 +185,8 @@ async def _measure(folder: Path, rounds: int) -> list[Figure]:
                 Figure(name="landing: small warm round", unit="s", ours=await small_rounds(world)),
                 Figure(name=f"landing: round of {TOPICS} topics", unit="s", ours=await wide_rounds(world)),
             ]
-            for size in (100, 1000):
-                figures += await throughput(world, pool, size, rounds)
+            for size in SIZES:
+                figures += await throughput(world, pool, size, rounds, beside)
             world.lander.close()
             await world.replica.stop()
         finally:
@@ -174,30 +219,69 @@ async def wide_rounds(world: World) -> list[float]:
     return took[1:]
 
 
-async def throughput(world: World, pool: ProcessPoolExecutor, size: int, rounds: int) -> list[Figure]:
+async def throughput(
+    world: World, pool: ProcessPoolExecutor, size: int, rounds: int, beside: Beside | None
+) -> list[Figure]:
+    """Ours, plain and streaming in turns, and the processor time of ours and of streaming."""
     name = f"records-{size}"
     streams = await world.topic(name, PARTITIONS)
-    ours, plain = [], []
+    ours, plain, theirs = Pace(), Pace(), Pace()
     for n in range(rounds + 1):
         records = await world.fill(streams, size)
         began = time.perf_counter()
         tasks = world.plain_tasks(name)
         done = list(pool.map(land_task, tasks, range(len(tasks))))
-        plain_s = time.perf_counter() - began
+        plain.add(records, time.perf_counter() - began, 0.0)
         assert len(done) == len(tasks)
-        began = time.perf_counter()
+        pids = [os.getpid(), *descendants(os.getpid())]
+        began, spent = time.perf_counter(), _cpu_s(pids)
         assert await world.driver.drain() == 0
-        ours_s = time.perf_counter() - began
-        if n:  # the first warms both
-            ours.append(records / ours_s)
-            plain.append(records / plain_s)
-    note = f"{size * ours[-1] / 1e6:.0f} MB/s in the last repeat"
-    return [
+        ours.add(records, time.perf_counter() - began, _cpu_s(pids) - spent)
+        if beside is not None:
+            spent = _cpu_s(beside.streaming.pids)
+            told = await asyncio.to_thread(beside.streaming.run, beside.topics[size])
+            theirs.add(told["rows"], told["seconds"], _cpu_s(beside.streaming.pids) - spent)
+        if n == 0:  # the first warms all
+            ours, plain, theirs = Pace(), Pace(), Pace()
+    title, note = f"landing: records of {size} B", f"{size * ours.rates[-1] / 1e6:.0f} MB/s in the last repeat"
+    figures = [
         Figure(
-            name=f"landing: records of {size} B", unit="records/s", ours=ours, base_name="plain", base=plain,
-            bar=at_least(0.6), note=note,
+            name=title, unit="records/s", ours=ours.rates, base_name="plain", base=plain.rates, bar=at_least(0.6),
+            note=note,
         )
     ]  # fmt: skip
+    if theirs.rates:
+        bar = at_least(STREAMING_BARS[size])
+        figures += [
+            Figure(
+                name=title, unit="records/s", ours=ours.rates, base_name="streaming", base=theirs.rates, bar=bar,
+                note="Kafka's own processor time is not counted, its records are in the page cache",
+            ),
+            Figure(
+                name=f"{title}, CPU", unit="s/million", ours=ours.costs, base_name="streaming", base=theirs.costs,
+            ),
+        ]  # fmt: skip
+    return figures
+
+
+@dataclass
+class Pace:
+    """Repeats: records a second, and processor seconds for a million."""
+
+    rates: list[float] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
+
+    def add(self, records: float, seconds: float, cpu_s: float) -> None:
+        self.rates.append(records / seconds)
+        self.costs.append(cpu_s / records * 1e6)
+
+
+def _cpu_s(pids: list[int]) -> float:
+    total = 0.0
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            total += sum(cpu_seconds(pid))
+    return total
 
 
 def main() -> None:

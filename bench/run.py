@@ -13,7 +13,23 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import consume, floors, fold, idle, kafka, latency, partitions, produce, recovery, replay, tiny
+from bench import (
+    consume,
+    floors,
+    fold,
+    freshness,
+    idle,
+    kafka,
+    landing,
+    latency,
+    old_offsets,
+    partitions,
+    produce,
+    recovery,
+    replay,
+    table_commits,
+    tiny,
+)
 from bench.figures import Figure, table
 from bench.process import Meter, say
 from bench.yard import Yard
@@ -27,7 +43,12 @@ QUESTIONS: dict[str, Callable[[Yard], list[Figure]]] = {
     "latency": latency.measure,
     "partitions": partitions.measure,
     "idle": idle.measure,
+    "commits": table_commits.measure,
+    "freshness": freshness.measure,
+    "topics": freshness.measure_many,
     "replay": replay.measure,
+    "old": old_offsets.measure,
+    "landing": landing.measure,
     # The last of Kafka's: it is killed here.
     "recovery": recovery.measure,
     "kernels": fold.show_kernels,
