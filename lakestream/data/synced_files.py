@@ -1,6 +1,7 @@
 """Files and directories that survive a power cut, and the page cache they fill: what the folder WAL is made of."""
 
 import os
+import resource
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -10,7 +11,8 @@ from pathlib import Path
 from lakestream.interfaces import Buffer
 
 MAX_PARTS_A_WRITE = 1024
-MAX_OPEN_DIRECTORIES = 64
+MAX_OPEN_DIRECTORIES = 512
+"""Tables have three each, and every round comes back to them; at most a quarter of what the process may open."""
 COMPARE_BYTES = 1024 * 1024
 ADVISED_FROM_BYTES = 128 * 1024
 
@@ -123,6 +125,8 @@ class Directories:
         self._root = root
         self._open: OrderedDict[str, Descriptor] = OrderedDict()
         self._lock = threading.Lock()
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._open_max = min(MAX_OPEN_DIRECTORIES, max(soft // 4, 16))
         standing = next(parent for parent in root.parents if parent.exists())
         make_durable_directory(root, standing)
 
@@ -132,13 +136,27 @@ class Directories:
             if found is not None:
                 self._open.move_to_end(directory)
                 return found
-        make_durable_directory(self._root / directory, self._root)
+        above = directory.rpartition("/")[0]
+        if above:
+            self._hold(above)
+            path = self._root / directory
+            path.mkdir(parents=True, exist_ok=True)
+            sync_directory(path.parent)
+        else:
+            make_durable_directory(self._root / directory, self._root)
         made = Descriptor(os.open(self._root / directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         with self._lock:
             self._open[directory] = made
-            if len(self._open) > MAX_OPEN_DIRECTORIES:
+            if len(self._open) > self._open_max:
                 self._open.popitem(last=False)
         return made
+
+    def _hold(self, directory: str) -> None:
+        """See that the directory above another one is durable itself: it is if we hold it, and it still has a name."""
+        held = self.open(directory)
+        if not is_linked(held):
+            self.forget(directory)
+            self.open(directory)
 
     def forget(self, directory: str) -> None:
         with self._lock:

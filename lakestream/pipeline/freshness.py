@@ -14,6 +14,8 @@ ENABLED, FRESHNESS = "lakestream.table.enabled", "lakestream.table.freshness.ms"
 """Configs of a topic."""
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
 SCAN_EVERY_S = 10.0
+ROUND_RESERVE, LOOK_RESERVE_S = 1.25, 0.3
+"""A round may take longer than expected, and records are noticed a little after they came: the target holds still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,8 @@ class Freshness:
             if topic_id not in state.topics.by_id or not is_table(state, topic_id):
                 del self._since[topic_id]
                 continue
-            left = self._since[topic_id] + max(self.target_s(state, topic_id) - round_s, 0.0) - now
+            wait_s = max(self.target_s(state, topic_id) - round_s * ROUND_RESERVE - LOOK_RESERVE_S, 0.0)
+            left = self._since[topic_id] + wait_s - now
             if left > 0 and waiting_bytes(state, topic_id) >= self._limits.waiting_bytes:
                 left = 0.0
             setback = self._setbacks.get(topic_id)
