@@ -19,7 +19,8 @@ LONG := -o faulthandler_timeout=1800
 # Handed on as they are: make run ARGS="--brokers 3", make test ARGS="-k appender", make constraints ARGS=--upgrade.
 ARGS ?=
 
-.PHONY: help setup run check lint types imports tidy test simulate compat faults coverage bench constraints clean
+.PHONY: help setup run check lint types imports tidy test simulate compat engines environments faults coverage bench \
+  constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,20 +58,23 @@ $(VENV)/.tests: $(VENV)/.product constraints-dev.txt
 constraints: ## Resolve the pinned versions anew (minutes; ARGS=--upgrade takes the newest)
 	@test -x $(RESOLVER)/pip-compile || { python3.11 -m venv .venv-constraints && \
 	  $(RESOLVER)/python -m pip install --quiet --disable-pip-version-check $(PIP_TOOLS); }
-	$(RESOLVER)/pip-compile $(COMPILE) --output-file constraints.txt pyproject.toml $(ARGS)
+	$(RESOLVER)/pip-compile $(COMPILE) --build-deps-for editable --output-file constraints.txt pyproject.toml $(ARGS)
 	@sed -i '1i # Made by `make constraints` from pyproject.toml: what the product runs on, and what builds it.' constraints.txt
-	$(RESOLVER)/pip-compile $(COMPILE) --output-file constraints-dev.txt \
+	$(RESOLVER)/pip-compile $(COMPILE) --build-deps-for editable --output-file constraints-dev.txt \
 	  --extra test --constraint constraints.txt pyproject.toml $(ARGS)
 	@sed -i '1i # Made by `make constraints` from pyproject.toml: constraints.txt, and what the tests and checks need besides.' \
 	  constraints-dev.txt
+	cd $(ENVIRONMENTS) && for name in *.in; do \
+	  $(CURDIR)/$(RESOLVER)/pip-compile $(COMPILE) --output-file $${name%.in}.txt $$name $(ARGS) || exit 1; done
 
+ENVIRONMENTS := tests/engines/environments
 RESOLVER := .venv-constraints/bin
 # Names, versions and hashes only: where the files come from is the business of whoever installs them.
-COMPILE := --quiet --generate-hashes --allow-unsafe --no-strip-extras --build-deps-for editable --no-header \
+COMPILE := --quiet --generate-hashes --allow-unsafe --no-strip-extras --no-header \
   --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --annotation-style line
 
 clean: ## Remove what was made here, .venv included
-	rm -rf $(VENV) .venv-constraints build dist htmlcov .coverage .coverage.* .hypothesis \
+	rm -rf $(VENV) .venv-constraints .venv-engines build dist htmlcov .coverage .coverage.* .hypothesis \
 	  .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find lakestream tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -106,6 +110,12 @@ simulate: setup ## The simulator, with many more seeds
 
 compat: setup ## Real Kafka clients against real brokers, the long tests too
 	$(PYTEST) $(PARALLEL) $(LONG) tests/compatibility $(ARGS)
+
+engines: setup environments ## Spark, Trino, DuckDB, Polars and PyIceberg on the tables of live topics
+	$(PYTEST) $(LONG) tests/engines/test_engines.py $(ARGS)
+
+environments: setup ## What the other engines run in, below .venv-engines (600 MB to fetch, once; needs Maven and Java)
+	@$(BIN)/python tests/engines/environments/build.py
 
 faults: setup ## Brokers killed, stopped and starved under load
 	$(PYTEST) $(LONG) tests/faults $(ARGS)

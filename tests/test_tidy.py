@@ -110,7 +110,11 @@ def test_no_file_names_a_path_of_one_machine() -> None:
     assert lines_that_match(MACHINE_PATHS) == []
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "constraints-dev.txt"])
+CONSTRAINTS = ["constraints.txt", "constraints-dev.txt"]
+CONSTRAINTS += [name(path) for path in sorted((ROOT / "tests" / "engines" / "environments").glob("*.txt"))]
+
+
+@pytest.mark.parametrize("file", CONSTRAINTS)
 def test_constraints_hold_names_versions_and_hashes_only(file: str) -> None:
     pinned = r"[a-z0-9-]+(\[[a-z0-9,-]+\])?==[\w.+]+ \\"
     allowed = re.compile(rf"#[^/]*|{pinned}|    --hash=sha256:[0-9a-f]{{64}}( \\)?|    # via [^/]*")

@@ -8,8 +8,6 @@ import msgspec
 
 BOUND_BYTES = 16
 """Where Iceberg cuts the bounds of strings and bytes."""
-RUNS_KEY = b"lakestream.runs"
-"""The entry in a file's footer that spares a reader the narrow columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +52,6 @@ class FileStats:
     runs: Sequence[Sequence[Run]]
     """One list a row group."""
     digests: Digests = field(default_factory=dict)
-
-
-def pack_runs(groups: Sequence[Sequence[Run]]) -> bytes:
-    """The runs of all row groups for a file's footer."""
-    return msgspec.json.encode(groups)
-
-
-def unpack_runs(packed: bytes) -> list[list[Run]]:
-    """The same from a footer. Raises ValueError."""
-    return msgspec.json.decode(packed, type=list[list[Run]])
 
 
 def add_digests(groups: Iterable[Digests]) -> dict[int, Digest]:

@@ -10,7 +10,7 @@ from lakestream.data.tables.metadata_json import MAIN, Conflict, ancestors, curr
 from lakestream.data.tables.metadata_schema import Json
 from lakestream.model.catalog_names import RESERVED_PREFIX
 
-STREAM_COLUMNS = frozenset((1, 2, 3, 4, 5, 6, 7, 11))
+STREAM_COLUMNS = frozenset(range(1, 9))
 """The field ids of the columns that make a row a record (T1)."""
 
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from lakestream.data.tables.arrow_view import Numbers, by_partition, produced_timestamps
 from lakestream.data.tables.bounds import Bounds
-from lakestream.data.tables.file_stats import RUNS_KEY, Digests, FileStats, Run, pack_runs, unpack_runs
+from lakestream.data.tables.file_stats import Digests, FileStats, Run
 from lakestream.data.tables.schema import ARROW_SCHEMA, LEAF_IDS, conform
 from lakestream.errors import Corrupt
 
@@ -79,7 +79,6 @@ class FileWriter:
     def finish(self, path: str, digests: Digests | None = None) -> FileStats:
         """Write the rest and the footer. `path` is the absolute URI by which engines will find the file."""
         self._flush()
-        self._writer.add_key_value_metadata({RUNS_KEY: pack_runs(self._runs)})
         self._writer.close()
         footer = self._writer.writer.metadata
         chunks = [
@@ -188,18 +187,6 @@ def parse_footer(tail: bytes | bytearray | memoryview) -> Any:
         return pq.read_metadata(io.BytesIO(_MAGIC + bytes(tail[len(tail) - size :])))
     except (pa.ArrowException, OSError) as error:
         raise Corrupt(f"no Parquet footer: {error}") from error
-
-
-def footer_runs(footer: Any) -> list[list[Run]] | None:
-    """The runs of each row group, if the file is one of ours."""
-    packed = (footer.metadata or {}).get(RUNS_KEY)
-    if packed is None:
-        return None
-    try:
-        runs = unpack_runs(packed)
-    except ValueError:
-        return None
-    return runs if len(runs) == footer.num_row_groups else None
 
 
 def row_group_range(footer: Any, group: int, columns: Sequence[int] | None = None) -> tuple[int, int]:

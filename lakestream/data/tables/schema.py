@@ -1,7 +1,8 @@
 """The columns of a stream's table (T1), once, for Arrow, for Parquet and for Iceberg.
 
-The field ids are for ever: Iceberg, and every file that was ever written, knows a column by its id. Columns that come
-later (a value with a schema) start at FIRST_FREE_ID.
+The field ids are for ever: Iceberg, and every file that was ever written, knows a column by its id. They are those that
+any catalog gives to a new table of these columns (docs/decisions/0004-field-ids.md). Columns that come later (a value
+with a schema) start at FIRST_FREE_ID.
 """
 
 from functools import cache
@@ -21,10 +22,10 @@ KEY_ID = 4
 HEADERS_ID = 5
 FLAGS_ID = 6
 ORIGINAL_ID = 7
-HEADER_ID = 8
-HEADER_KEY_ID = 9
-HEADER_VALUE_ID = 10
-VALUE_ID = 11
+VALUE_ID = 8
+HEADER_ID = 9
+HEADER_KEY_ID = 10
+HEADER_VALUE_ID = 11
 FIRST_FREE_ID = 100
 
 _ID = b"PARQUET:field_id"

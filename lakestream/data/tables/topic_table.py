@@ -14,7 +14,8 @@ LAST_RESERVED_COLUMN_ID = 99
 """Columns that are added later get ids from 100 on, so that stream columns never collide with them."""
 FIRST_PARTITION_FIELD_ID = 1000
 UNPARTITIONED = 0
-STREAM_ORDER = 1
+STREAM_ORDER = 0
+"""None is declared, though our files are sorted: engines refuse to write to tables that declare one (decision 0005)."""
 ROW_GROUP_BYTES = 8 * 1024 * 1024
 SNAPSHOT_AGE_MS = 3_600_000
 METADATA_VERSIONS = 20
@@ -54,7 +55,6 @@ def new_topic_table(
 ) -> TableMetadata:
     """The metadata of an empty table."""
     schema = topic_schema()
-    fields = {each["name"]: each["id"] for each in schema["fields"]}
     return TableMetadata.of(
         {
             "format-version": 2,
@@ -69,13 +69,7 @@ def new_topic_table(
             "partition-specs": [{"spec-id": UNPARTITIONED, "fields": []}],
             "last-partition-id": FIRST_PARTITION_FIELD_ID - 1,
             "default-sort-order-id": STREAM_ORDER,
-            "sort-orders": [
-                {"order-id": 0, "fields": []},
-                {
-                    "order-id": STREAM_ORDER,
-                    "fields": [_ascending(fields["stream_partition"]), _ascending(fields["stream_offset"])],
-                },
-            ],
+            "sort-orders": [{"order-id": STREAM_ORDER, "fields": []}],
             "properties": {
                 **PROPERTIES,
                 **(properties or {}),
@@ -132,10 +126,6 @@ _SIMPLE = {
     "binary": "binary",
     "string": "string",
 }
-
-
-def _ascending(source_id: int) -> dict[str, Any]:
-    return {"transform": "identity", "source-id": source_id, "direction": "asc", "null-order": "nulls-first"}
 
 
 def _last_id(node: Any) -> int:

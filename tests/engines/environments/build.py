@@ -1,0 +1,81 @@
+"""Builds the environments of the engine tests below .venv-engines/, each once: `make environments`.
+
+    python tests/engines/environments/build.py [NAME...]
+
+An environment is a virtual environment with the packages of NAME.txt, to the byte, and what Maven brings for it. It
+is made again when what it is made from changes. Needs Maven for Spark and Trino.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PLACE = HERE.parents[2] / ".venv-engines"
+ARTIFACTS = {
+    "spark": ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0:jar"],
+    "trino": ["io.trino:trino-server-core:476:tar.gz", "io.trino:trino-iceberg:476:zip"],
+}
+"""What comes from Maven."""
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in HERE.glob("*.txt"))
+
+
+def folder(name: str) -> Path | None:
+    """Where an environment is; None if it is not there, or made from something else."""
+    stamp = PLACE / name / "made-from"
+    return stamp.parent if stamp.exists() and stamp.read_text() == _wanted(name) else None
+
+
+def _wanted(name: str) -> str:
+    made_from = (HERE / f"{name}.txt").read_bytes() + repr(ARTIFACTS.get(name)).encode()
+    return hashlib.sha256(made_from).hexdigest()
+
+
+def build(name: str) -> None:
+    place = PLACE / name
+    print(f"building {place.relative_to(PLACE.parent)}", flush=True)
+    shutil.rmtree(place, ignore_errors=True)
+    venv.create(place, with_pip=True)
+    install = ["install", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
+    subprocess.run([place / "bin" / "python", "-m", "pip", *install, "-r", HERE / f"{name}.txt"], check=True)
+    for artifact in ARTIFACTS.get(name, ()):
+        fetch(artifact, place / "jars")
+    if name == "trino":
+        unpack_trino(place / "jars", place / "server")
+    (place / "made-from").write_text(_wanted(name))
+
+
+def fetch(artifact: str, into: Path) -> None:
+    """A file of Maven's repository, without what it depends on."""
+    copy = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={into}"]
+    subprocess.run(copy, check=True, cwd=into.parent)
+
+
+def unpack_trino(downloads: Path, server: Path) -> None:
+    """The server, with the one connector that is tested as its plugin."""
+    [core], [connector] = downloads.glob("*.tar.gz"), downloads.glob("*.zip")
+    with tarfile.open(core) as archive:
+        archive.extractall(downloads, filter="data")
+    with zipfile.ZipFile(connector) as archive:
+        archive.extractall(downloads)
+    (downloads / "trino-server-core-476").rename(server)
+    (downloads / "trino-iceberg-476").rename(server / "plugin" / "iceberg")
+    shutil.rmtree(downloads)
+
+
+def main(wanted: list[str]) -> None:
+    for name in wanted or names():
+        if folder(name) is None:
+            build(name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

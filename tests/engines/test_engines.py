@@ -1,0 +1,209 @@
+"""Other engines on the tables of live topics, through our REST catalog (T13, T14, C6, C7).
+
+Each time the whole topic is replayed by a Kafka client afterwards, and `lakestream verify` is asked. One cluster and
+one process of each engine serve the whole module; each test has a topic of its own. The engines live in environments
+that `make environments` builds.
+"""
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from tests.engines.clients.duckdb import DuckDb
+from tests.engines.clients.face import ALL, DELETE, EXPIRE, INSERT, READ, REWRITE, TRAVEL, UPDATE, Engine, EngineError
+from tests.engines.clients.python import Polars, PyIceberg
+from tests.engines.clients.spark import Spark
+from tests.engines.clients.trino import Trino
+from tests.engines.environments import build
+from tests.engines.lake import Known
+from tests.serving import ROOT, Cluster, eventually, serving
+
+COUNT = 1000
+REDACTED = b"redacted"
+FRESHNESS = {"lakestream_table_freshness_ms": "300"}
+ENGINES: list[type[Engine]] = [PyIceberg, Polars, DuckDb, Spark, Trino]
+START_S = 180.0
+
+Use = Callable[[type[Engine]], Engine]
+Make = Callable[[], Known]
+
+
+def able(*abilities: str) -> pytest.MarkDecorator:
+    """For each engine that can do all of this."""
+    chosen = [engine for engine in ENGINES if set(abilities) <= set(engine.abilities)]
+    return pytest.mark.parametrize("kind", chosen, ids=[engine.name for engine in chosen])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with serving(tmp_path_factory.mktemp("lake"), tables=True) as one:
+        eventually(lambda: "event=serves child=pipeline" in one.log_text(), "the pipeline does not start", START_S, one)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def use(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Use]:
+    """An engine, started when it is first asked for."""
+    opened: dict[type[Engine], Engine] = {}
+    uri = f"http://{cluster.http[0]}/iceberg"
+
+    def one(kind: type[Engine]) -> Engine:
+        if kind not in opened:
+            needs_environment(kind)
+            opened[kind] = Trino(uri, tmp_path_factory.mktemp("trino")) if kind is Trino else kind(uri)  # type: ignore[call-arg]
+        return opened[kind]
+
+    yield one
+    for engine in opened.values():
+        engine.close()
+
+
+def needs_environment(kind: type[Engine]) -> None:
+    """Skips where the environment was not built, and fails in CI, which builds them all."""
+    name = kind.name.lower()
+    if name in build.names() and build.folder(name) is None:
+        missing = pytest.fail if "CI" in os.environ else pytest.skip
+        missing(f"needs the environment of {kind.name}: run `make environments`")
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def make(cluster: Cluster, request: pytest.FixtureRequest) -> Make:
+    """A topic of the test's own with records that have landed."""
+
+    def one() -> Known:
+        topic = Known(cluster, f"{request.node.callspec.id.lower()}-{next(_numbers)}", **FRESHNESS)
+        topic.produce(COUNT)
+        return topic
+
+    return one
+
+
+@able(READ)
+def test_c6_rows_and_types_are_those_of_the_topic(kind: type[Engine], use: Use, make: Make) -> None:
+    engine, topic = use(kind), make()
+    assert sorted(engine.rows(topic.name)) == topic.expected()
+    assert engine.columns(topic.name) == engine.types
+    topic.produce(100)
+    assert sorted(engine.rows(topic.name)) == topic.expected()
+    topic.check()
+
+
+@able(TRAVEL)
+def test_c6_a_table_is_read_as_it_was(kind: type[Engine], use: Use, make: Make) -> None:
+    engine, topic = use(kind), make()
+    before, [*_, then] = topic.expected(), engine.snapshots(topic.name)
+    topic.produce(100)
+    assert len(engine.rows(topic.name)) == COUNT + 100
+    assert sorted(engine.rows(topic.name, then)) == before
+
+
+@able(DELETE)
+def test_t14_deletes_on_a_busy_topic_get_through_and_rows_are_gone_twice(
+    kind: type[Engine], use: Use, make: Make
+) -> None:
+    """While records land all the time; C7."""
+    engine, topic = use(kind), make()
+    with topic.busy():
+        done, first = 0, topic.landed()
+        while done < 3 or topic.landed() < first + 100:
+            engine.delete(topic.name, done % 2, 20 * done, 20 * done + 9)
+            topic.forget(done % 2, range(20 * done, 20 * done + 10))
+            done += 1
+            assert done < 25, "nothing lands while rows are deleted"
+    topic.await_landed()
+    assert sorted(engine.rows(topic.name)) == topic.expected()
+    topic.check()
+
+
+@able(UPDATE)
+def test_t13_an_updated_row_keeps_its_offset_and_consumers_get_the_new_value(
+    kind: type[Engine], use: Use, make: Make
+) -> None:
+    engine, topic = use(kind), make()
+    for partition, offset in ((0, 8), (1, 8), (0, COUNT // 2 - 1)):
+        engine.update(topic.name, partition, offset, REDACTED)
+        topic.change(partition, offset, REDACTED)
+    assert sorted(engine.rows(topic.name)) == topic.expected()
+    topic.produce(10)
+    topic.check()
+
+
+@able(INSERT)
+def test_t13_rows_are_not_inserted_and_the_error_says_why(kind: type[Engine], use: Use, make: Make) -> None:
+    engine, topic = use(kind), make()
+    before = engine.snapshots(topic.name)
+    for offset in (5, COUNT // 2, 1_000_000):
+        with pytest.raises(EngineError, match=r"rows come to a stream's table through the stream only|twice"):
+            engine.insert(topic.name, 1, offset, b"smuggled")
+    assert engine.snapshots(topic.name) == before
+    assert sorted(engine.rows(topic.name)) == topic.expected()
+    topic.check()
+
+
+@able(REWRITE)
+def test_t13_files_that_are_rewritten_in_another_order_give_the_same_stream(
+    kind: type[Engine], use: Use, make: Make
+) -> None:
+    engine, topic = use(kind), make()
+    topic.produce(COUNT)
+    engine.delete(topic.name, 0, 100, 149)
+    topic.forget(0, range(100, 150))
+    before = engine.snapshots(topic.name)
+    engine.rewrite(topic.name)
+    assert len(engine.snapshots(topic.name)) > len(before)
+    assert sorted(engine.rows(topic.name)) == topic.expected()
+    topic.check()
+    topic.produce(100)
+    topic.check()
+
+
+@able(EXPIRE)
+def test_t13_snapshots_are_expired_by_others_and_the_stream_goes_on(kind: type[Engine], use: Use, make: Make) -> None:
+    engine, topic = use(kind), make()
+    topic.replay()
+    engine.update(topic.name, 1, 3, REDACTED)
+    topic.change(1, 3, REDACTED)
+    engine.delete(topic.name, 1, 7, 7)
+    topic.forget(1, [7])
+    engine.expire(topic.name)
+    assert len(engine.snapshots(topic.name)) == 1
+    assert sorted(engine.rows(topic.name)) == topic.expected()
+    topic.check()
+    topic.produce(100)
+    topic.check()
+
+
+@pytest.mark.parametrize("kind", [Spark], ids=["Spark"])
+def test_t13_rows_deleted_and_updated_by_position_are_gone_and_changed_in_the_stream(
+    kind: type[Spark], use: Use, make: Make
+) -> None:
+    """Merge on read, and MERGE: allowed where it updates, refused where it inserts."""
+    engine, topic = use(kind), make()
+    assert isinstance(engine, Spark)
+    engine.merge_on_read(topic.name)
+    engine.delete(topic.name, 0, 50, 59)
+    topic.forget(0, range(50, 60))
+    engine.merge(topic.name, 0, 70, REDACTED)
+    topic.change(0, 70, REDACTED)
+    with pytest.raises(EngineError, match="through the stream only"):
+        engine.merge(topic.name, 0, 55, REDACTED)
+    assert sorted(engine.rows(topic.name)) == topic.expected()
+    topic.check()
+
+
+def test_the_page_says_what_each_engine_can_do() -> None:
+    page = (ROOT / "docs" / "ENGINES.md").read_text()
+    lines = [line.strip("| ").split(" | ") for line in re.findall(r"^\|.*\|$", page, re.MULTILINE)]
+    rows = {cells[0]: cells[1:] for cells in lines if len(cells) == 1 + len(ENGINES)}
+    assert [name.split()[0] for name in rows["tested with"]] == [engine.name for engine in ENGINES]
+    for ability in ALL:
+        told = ["yes" if ability in engine.abilities else "no" for engine in ENGINES]
+        assert [cell.split(",")[0] for cell in rows[ability]] == told, ability
