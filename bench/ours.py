@@ -25,10 +25,12 @@ class Lakestream:
 
     name = "Lakestream"
 
-    def __init__(self, folder: Path, *, tables: bool = False, **settings: int) -> None:
+    def __init__(self, folder: Path, *, tables: bool = False, in_memory: bool = False, **settings: int) -> None:
+        """`in_memory` stores nothing: it acknowledges at once, and shows what the client can do at most."""
         folder.mkdir(parents=True)
         self._folder = folder
         self._tables = tables
+        self._in_memory = in_memory
         self._settings = settings
         self._bootstrap = ""
         self.http = ""
@@ -76,7 +78,8 @@ class Lakestream:
 
     def start(self) -> float:
         """Seconds to the ready line. The second start of the same object takes the first one's port."""
-        argv = [sys.executable, "-m", "lakestream.cli.main", "serve", "--data", str(self.data)]
+        data = "memory:" if self._in_memory else str(self.data)
+        argv = [sys.executable, "-m", "lakestream.cli.main", "serve", "--data", data]
         argv += ["--brokers", "1", "--kafka-port", str(self._port), "--http-port", "0"]
         argv += ["--tables" if self._tables else "--no-tables"]
         for name, value in self._settings.items():

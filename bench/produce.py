@@ -1,11 +1,12 @@
 """Produce beside Kafka: MB/s and broker CPU per GB, librdkafka, idempotent, six partitions.
 
 Ours syncs before each acknowledgement. Kafka is measured both ways: with its default, which never syncs, and with a
-sync on each append.
+sync on each append. Beside them the client's own limit: its rate where nothing is stored and all is acknowledged at
+once. No broker can be faster than that with this client on one core.
 """
 
 from bench.figures import Figure, at_least, at_most
-from bench.yard import PARTITIONS, Result, Yard, foreign
+from bench.yard import PARTITIONS, Broker, Result, Yard, foreign
 
 
 def measure(yard: Yard) -> list[Figure]:
@@ -14,20 +15,27 @@ def measure(yard: Yard) -> list[Figure]:
 
 def _sized(yard: Yard, size: int) -> list[Figure]:
     ours: list[Result] = []
+    instant: list[Result] = []
     lazy: list[Result] = []
     synced: list[Result] = []
     for _ in range(yard.rounds):
-        ours.append(_run(yard, size))
+        ours.append(_run(yard, yard.ours, size))
+        with yard.fresh(in_memory=True) as memory:  # a new one each time: it keeps all it gets
+            memory.start()
+            instant.append(_run(yard, memory, size))
         if yard.kafka is not None:
-            lazy.append(_run(yard, size, kafka=True))
-            synced.append(_run(yard, size, kafka=True, synced=True))
+            lazy.append(_run(yard, yard.kafka, size))
+            synced.append(_run(yard, yard.kafka, size, synced=True))
     name, note = f"produce {size} B", foreign(ours + lazy + synced)
     rate, cost = [_rate(one) for one in ours], [_cost(one) for one in ours]
+    busy = [one["client_s"] / one["seconds"] for one in ours]
+    limit = Figure(
+        name=f"{name}, rate", unit="MB/s", ours=rate, base_name="the client's limit",
+        base=[_rate(one) for one in instant],
+        note=f"{note}; with us the client keeps {min(busy):.2f}-{max(busy):.2f} of its core busy",
+    )  # fmt: skip
     if not lazy:
-        return [
-            Figure(name=f"{name}, CPU/GB", unit="s", ours=cost, note=note),
-            Figure(name=f"{name}, rate", unit="MB/s", ours=rate, note=note),
-        ]
+        return [Figure(name=f"{name}, CPU/GB", unit="s", ours=cost, note=note), limit]
     beside = {"base_name": "Kafka without sync"}
     return [
         Figure(
@@ -42,12 +50,11 @@ def _sized(yard: Yard, size: int) -> list[Figure]:
             name=f"{name}, rate", unit="MB/s", ours=rate, base_name="Kafka with sync",
             base=[_rate(one) for one in synced], bar=at_least(3), note=note,
         ),
+        limit,
     ]  # fmt: skip
 
 
-def _run(yard: Yard, size: int, *, kafka: bool = False, synced: bool = False) -> Result:
-    broker = yard.kafka if kafka else yard.ours
-    assert broker is not None
+def _run(yard: Yard, broker: Broker, size: int, *, synced: bool = False) -> Result:
     asked = {"size": size, "partitions": PARTITIONS, "idempotent": True, "seconds": yard.seconds}
     return yard.client(broker, "produce", topic=yard.topic(broker, synced=synced), **asked)
 

@@ -68,10 +68,10 @@ class Yard:
         return self._kafka
 
     @contextlib.contextmanager
-    def fresh(self, *, tables: bool = False, **settings: int) -> Iterator[Lakestream]:
+    def fresh(self, *, tables: bool = False, in_memory: bool = False, **settings: int) -> Iterator[Lakestream]:
         """A Lakestream of its own, not started: for questions that hurt it or fill it. Its files go with it."""
         folder = self.folder / f"fresh-{next(self._names)}"
-        broker = Lakestream(folder, tables=tables, **settings)
+        broker = Lakestream(folder, tables=tables, in_memory=in_memory, **settings)
         try:
             yield broker
         finally:

@@ -83,7 +83,7 @@ async def open_command_log(settings: Settings) -> CommandLog:
     from lakestream.metadata.stores.sqlite import SqliteLog
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    return await SqliteLog.open(path)
+    return await SqliteLog.open(path, clock=SystemClock())
 
 
 async def open_wal(settings: Settings) -> Wal:

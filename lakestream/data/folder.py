@@ -30,15 +30,14 @@ from lakestream.data.synced_files import (
 )
 from lakestream.errors import Exists, Missing, Retry, Unknown
 from lakestream.interfaces import Buffer, Clock, StoredObject
+from lakestream.sync_pace import SyncPace
 
 TEMPORARY = ".tmp"
 MAX_OPEN_OBJECTS = 64
 MAX_INLINE_READ_BYTES = 1024 * 1024
 """Up to here a copy from the page cache costs less than the way to another thread and back."""
 MAX_INLINE_PUT_BYTES = 64 * 1024
-MAX_INLINE_PUT_S = 0.001
-"""While small objects are written and synced faster than this, the way to another thread and back would cost more than
-the wait; a disk that gets slower is waited for in a thread again."""
+"""Up to here an object is written on the event loop while the disk is quick (sync_pace.py)."""
 PLACE_ATTEMPTS = 8
 
 T = TypeVar("T")
@@ -59,8 +58,7 @@ class FolderWal:
         clock: Clock | None = None,
     ) -> None:
         self.linger_ms = linger_ms
-        self._clock = clock
-        self._put_s = 1.0
+        self._pace = SyncPace(clock)
         self._root = Path(path).absolute()
         self._directories = Directories(self._root)
         self._sweep_temporaries()
@@ -76,15 +74,14 @@ class FolderWal:
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         _check(key)
-        if self._clock is None or sum(map(len, parts)) > MAX_INLINE_PUT_BYTES:
-            await _in(self._writers, lambda: self._put(key, parts))
-            return
-        started = self._clock.monotonic()
-        if self._put_s < MAX_INLINE_PUT_S:
+        small = sum(map(len, parts)) <= MAX_INLINE_PUT_BYTES
+        began = self._pace.begin()
+        if small and self._pace.quick:
             self._put(key, parts)
         else:
             await _in(self._writers, lambda: self._put(key, parts))
-        self._put_s += (self._clock.monotonic() - started - self._put_s) / 8
+        if small:
+            self._pace.end(began)
 
     async def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         opened = self._opened.pop(key, None)

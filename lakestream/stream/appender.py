@@ -2,10 +2,11 @@
 
     submit -> gathered -> tick (joined, released) -> Wal.put -> in order: propose Append -> fold -> done
 
-A store without a price per object is written at once when idle, and gathers while a tick is under way. A store
-with a price gathers for `linger_ms`, less when the senders fall silent. Ticks upload in parallel and are proposed in
-order; if one fails, later batches of its streams that are under way fail too, so that order holds (L16). Data comes
-before metadata: a crash leaves an object that nobody refers to, never a hole.
+A store without a price per object is written at once when idle, and gathers while a tick is under way; under a load of
+bulk data it gathers for a few milliseconds more, if that pays (gathering.py). A store with a price gathers for
+`linger_ms`, less when the senders fall silent. Ticks upload in parallel and are proposed in order; if one fails, later
+batches of its streams that are under way fail too, so that order holds (L16). Data comes before metadata: a crash
+leaves an object that nobody refers to, never a hole.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from lakestream.model.streams import AppendRow, pack_append
 from lakestream.model.wal_object import HEADER, HEADER_BYTES, lay_out, tick_tail, wal_key
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache
+from lakestream.stream.gathering import Patience
 from lakestream.stream.limits import AppendLimits
 
 log = logging.getLogger(__name__)
@@ -138,7 +140,9 @@ class Appender:
         self._gathered_bytes = 0
         self._under_way_bytes = 0
         self._full = False
-        self._last_arrival = 0.0
+        self._oldest_arrival = self._last_arrival = 0.0
+        self._patience = Patience(limits)
+        self._gathering = False
         self._crowd = 0
         self._paused = False
         self._unanswered = 0
@@ -157,15 +161,16 @@ class Appender:
             submission.release()
             submission.done(Fenced("this broker has no epoch"))
             return
+        self._last_arrival = self._clock.monotonic()
+        if not self._gathered:
+            self._oldest_arrival = self._last_arrival
         self._gathered.append(submission)
         self._gathered_bytes += submission.size
         self._under_way_bytes += submission.size
-        if self._timer is None:
-            if self._writing < self._limits.uploads:
+        if self._writing < self._limits.uploads:
+            if self._timer is None:
                 self._schedule()
-        elif self._wal.linger_ms:
-            self._last_arrival = self._clock.monotonic()
-            if self._gathered_bytes >= self._limits.tick_bytes and self._writing < self._limits.uploads:
+            elif self._has_enough():
                 self._schedule(now=True)
         if not self._full and self._under_way_bytes > self._limits.under_way_bytes:
             self._full = True
@@ -187,36 +192,49 @@ class Appender:
 
     def _schedule(self, now: bool = False) -> None:
         loop = asyncio.get_running_loop()
+        limits = self._limits
         if self._timer is not None:
             self._timer.cancel()
         self._quiet.clear()
-        if now or self._gathered_bytes >= self._limits.tick_bytes:
+        self._gathering = False
+        if now or self._gathered_bytes >= limits.tick_bytes:
             self._timer = loop.call_soon(self._tick)
         elif self._wal.linger_ms:
-            self._last_arrival = self._clock.monotonic()
-            self._timer = loop.call_later(self._limits.silence_s, self._tick_if_silent, self._last_arrival)
-        elif self._crowd >= self._limits.crowd or self._unanswered:
+            self._oldest_arrival = self._last_arrival = self._clock.monotonic()
+            self._gather(self._wal.linger_ms / 1000, limits.silence_s)
+        elif self._crowd >= limits.crowd or self._unanswered:
             # A tick costs the same for ten requests or a thousand: while one is under way, let more of them come.
             self._paused = True
-            self._timer = loop.call_later(self._limits.pause_s, self._tick)
+            self._timer = loop.call_later(limits.pause_s, self._tick)
+        elif self._patience.asks(self._clock.monotonic(), self._gathered_bytes, len(self._gathered)):
+            self._gather(limits.gather_s, limits.gather_silence_s)
         else:
             self._timer = loop.call_soon(self._tick)
 
-    def _tick_if_silent(self, since: float) -> None:
-        """Where objects cost something: wait on while batches keep coming, at most for the linger."""
-        now = self._clock.monotonic()
-        left = since + self._wal.linger_ms / 1000 - now
+    def _gather(self, linger_s: float, silence_s: float) -> None:
+        """Wait on while batches keep coming, at most until the oldest has waited for the linger."""
+        loop, now = asyncio.get_running_loop(), self._clock.monotonic()
+        left = self._oldest_arrival + linger_s - now
         silence = now - self._last_arrival
-        if silence >= self._limits.silence_s * 0.9 or left <= 0:
-            self._tick()
+        self._gathering = left > 0 and silence < silence_s * 0.9
+        if self._gathering:
+            self._timer = loop.call_later(min(left, silence_s - silence), self._gather, linger_s, silence_s)
         else:
-            wait = min(left, self._limits.silence_s)
-            self._timer = asyncio.get_running_loop().call_later(wait, self._tick_if_silent, since)
+            if left > 0:
+                self._patience.wasted(len(self._gathered))
+            self._timer = loop.call_soon(self._tick)
+
+    def _has_enough(self) -> bool:
+        """Whether there is no need to gather on."""
+        if self._wal.linger_ms or not self._gathering:
+            return self._gathering and self._gathered_bytes >= self._limits.tick_bytes
+        return self._patience.has_enough(self._gathered_bytes, len(self._gathered))
 
     def _tick(self) -> None:
         """Make a tick of what was gathered, and start to write it."""
         self._timer = None
         self._paused = False
+        self._gathering = False
         if not self._gathered or self._writing >= self._limits.uploads:
             return
         tick = Tick(self._next_tick, self._replica.epoch, self._take(), self._clock.monotonic())
@@ -230,6 +248,7 @@ class Appender:
             self._settle()
             return
         tail = self._join(tick)
+        self._patience.ticked(tick.since, tick.size)
         self._writing += 1
         task = asyncio.create_task(self._write(tick, tail), name=f"tick-{tick.number}")
         self._tasks.add(task)
@@ -353,7 +372,8 @@ class Appender:
         self.stats.ticks += 1
         self._unanswered -= 1
         if not self._unanswered and self._paused and self._crowd < self._limits.crowd:
-            self._schedule(now=True)
+            self._paused = False
+            self._schedule()
         if isinstance(outcome, No):
             outcome = Retry(f"refused: {outcome.message}")
         if isinstance(outcome, LakestreamError):

@@ -19,6 +19,14 @@ class AppendLimits:
     """Where objects have no price: if the last tick had so many requests, the next one waits a little for more."""
     pause_s: float = 0.003
     """How long, at most, the next tick gathers while one is under way; it begins when that one is answered."""
+    bulk_bytes: int = 32 * 1024
+    """Where objects have no price: after a tick of this size the next one may gather for a while (gathering.py),"""
+    enough_bytes: int = 1024 * 1024
+    """until it has so much,"""
+    gather_s: float = 0.008
+    """or its oldest batch waited so long,"""
+    gather_silence_s: float = 0.004
+    """or nothing came for so long."""
     write_timeout_s: float = 20.0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.clock import SystemClock
 from lakestream.interfaces import Appended, Logged
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.metadata.stores.owner import Owner
@@ -25,6 +26,13 @@ async def test_memory_keeps_the_contract() -> None:
 
 async def test_sqlite_in_process_keeps_the_contract(tmp_path: Path) -> None:
     await check_command_log(lambda: SqliteLog.open(tmp_path / "log.db"), persistent=True, max_handles=1)
+
+
+async def test_sqlite_on_the_event_loop_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestream.sync_pace.QUICK_S", 60.0)  # no disk is so slow that it would go to the thread
+    await check_command_log(
+        lambda: SqliteLog.open(tmp_path / "log.db", clock=SystemClock()), persistent=True, max_handles=1
+    )
 
 
 async def test_sqlite_through_its_owner_keeps_the_contract(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lakestream.clock import SystemClock
-from lakestream.data.folder import MAX_INLINE_PUT_BYTES, MAX_INLINE_PUT_S, FolderWal
+from lakestream.data.folder import MAX_INLINE_PUT_BYTES, FolderWal
 from lakestream.interfaces import Buffer
+from lakestream.sync_pace import QUICK_S
 
 
 class WatchedWal(FolderWal):
@@ -24,14 +25,14 @@ class WatchedWal(FolderWal):
 
 async def test_a_disk_that_gets_slow_is_waited_for_in_a_thread(tmp_path: Path) -> None:
     wal = WatchedWal(tmp_path, clock=SystemClock())
-    wal._put_s = 0.0
+    wal._pace._mean_s = 0.0
     await wal.put("c/1", [b"small"])
     assert wal.on_the_loop
-    wal.slow_s = 10 * MAX_INLINE_PUT_S
+    wal.slow_s = 10 * QUICK_S
     await wal.put("c/2", [b"small"])
     await wal.put("c/3", [b"small"])
     assert wal.on_the_loop is False
-    wal._put_s = 0.0
+    wal._pace._mean_s = 0.0
     await wal.put("c/4", [bytes(MAX_INLINE_PUT_BYTES + 1)])
     assert wal.on_the_loop is False
     assert len(await wal.list("c/")) == 4

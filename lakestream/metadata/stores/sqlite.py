@@ -6,16 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from lakestream.errors import Missing, Retry, Unknown
-from lakestream.interfaces import Appended, CheckpointNote, Logged
+from lakestream.interfaces import Appended, CheckpointNote, Clock, Logged
 from lakestream.metadata.stores.limits import PAGE_COMMANDS, check_append
 from lakestream.metadata.stores.recent import Recent
 from lakestream.metadata.stores.sqlite_file import SqliteFile
 from lakestream.metadata.stores.sqlite_worker import Answers, InlineWorker, Job, ThreadWorker, Worker
 from lakestream.metadata.stores.wakeups import Wakeups
+from lakestream.sync_pace import SyncPace
 
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 DROP_AT_ONCE = 2000
 """Commands that truncation drops in one transaction; appends go in between."""
+MAX_INLINE_BYTES = 16 * 1024
 POLL_S = 0.005
 
 T = TypeVar("T")
@@ -24,9 +26,12 @@ T = TypeVar("T")
 class SqliteLog:
     """`CommandLog` on a file. `open` it; a second process that does gets an error naming the first."""
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool, inline: bool) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, read_only: bool, inline: bool, clock: Clock | None
+    ) -> None:
         self.path = os.path.realpath(path)
         self._read_only = read_only
+        self._pace = SyncPace(clock)
         self._loop = asyncio.get_running_loop()
         self._queued_bytes = 0
         self._closed = False
@@ -40,16 +45,22 @@ class SqliteLog:
 
     @classmethod
     async def open(
-        cls, path: str | os.PathLike[str], *, read_only: bool = False, inline: bool = False
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        inline: bool = False,
+        clock: Clock | None = None,
     ) -> "SqliteLog":
         """Open the file, or make it.
 
         With `read_only` it takes no lock and follows what the owning process appends, by polling. `inline` works on
-        the event loop instead of in a thread: for a process that does nothing but own the log.
+        the event loop instead of in a thread: for a process that does nothing but own the log. With a `clock` small
+        appends are done on the event loop, too, while the disk is quick.
 
         Raises Retry if another process owns the file, Halted if a newer version wrote it, Corrupt if it is none.
         """
-        opened = cls(path, read_only=read_only, inline=inline)
+        opened = cls(path, read_only=read_only, inline=inline, clock=clock)
         try:
             last = await opened._do(lambda file: file.last)
         except BaseException:
@@ -66,7 +77,9 @@ class SqliteLog:
 
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
         check_append(commands)
+        began = self._pace.begin()
         first = await self._submit(commands, None)
+        self._pace.end(began)
         try:
             tail = await self.read(after, PAGE_COMMANDS)
         except (Missing, Retry):
@@ -122,7 +135,9 @@ class SqliteLog:
             raise Retry(f"{self.path}: more than {MAX_QUEUED_BYTES} bytes are waiting to be appended")
         self._queued_bytes += size
         job = Job(self._loop.create_future(), commands, size, work)
-        self._worker.put(job)
+        quick = work is None and size <= MAX_INLINE_BYTES and self._pace.quick
+        if not (quick and self._worker.try_now(job)):
+            self._worker.put(job)
         return job.done
 
     def _check_open(self) -> None:

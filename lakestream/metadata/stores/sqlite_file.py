@@ -1,4 +1,4 @@
-"""The SQLite file behind a command log: schema, transactions, pages. Synchronous; one thread owns it.
+"""The SQLite file behind a command log: schema, transactions, pages. Synchronous; one thread at a time.
 
 Schema and versions: docs/formats/command-log.md.
 """
@@ -143,7 +143,10 @@ class SqliteFile:
 
     def _connect(self) -> sqlite3.Connection:
         uri = Path(self.path).absolute().as_uri() + ("?mode=ro" if self._read_only else "?mode=rwc")
-        return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
+        # Its user may hand it from thread to thread; that two never use it at once is the worker's to see to.
+        return sqlite3.connect(
+            uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
+        )
 
     def _stored_last(self, connection: sqlite3.Connection) -> int:
         (last,) = connection.execute("SELECT last FROM counter").fetchone()

@@ -53,6 +53,10 @@ class Worker(Protocol):
 
     def put(self, job: Job) -> None: ...
 
+    def try_now(self, job: Job) -> bool:
+        """Do it here on the event loop, and deliver, if nobody else is at work or waits; whether it was done."""
+        ...
+
     async def stop(self) -> None:
         """Finish the jobs that were put, then let go of the file."""
         ...
@@ -107,6 +111,9 @@ class InlineWorker:
             self._loop.call_soon(self._work)
         self._jobs.append(job)
 
+    def try_now(self, job: Job) -> bool:
+        return False  # what comes together, from all clients, shall share a sync
+
     async def stop(self) -> None:
         self._work()
         if self._tidying is not None:
@@ -128,7 +135,7 @@ class InlineWorker:
 
 
 class ThreadWorker:
-    """Works in a thread of its own, which opens the file too; the event loop never waits for the disk."""
+    """Works in a thread of its own, which opens the file too; the event loop waits for the disk only by `try_now`."""
 
     def __init__(self, path: str, deliver: Deliver, *, read_only: bool) -> None:
         self._path = path
@@ -137,10 +144,29 @@ class ThreadWorker:
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._unanswered = 0
+        self._opened: OpenFile | None = None
+        self._using = threading.Lock()
+        """Held by whoever works on the file: the thread, or the event loop in `try_now`."""
         threading.Thread(target=self._run, name="command-log", daemon=True).start()
 
     def put(self, job: Job) -> None:
+        self._unanswered += 1
         self._jobs.put(job)
+
+    def try_now(self, job: Job) -> bool:
+        opened = self._opened
+        if self._unanswered or opened is None or not self._using.acquire(blocking=False):
+            return False
+        try:
+            (answers,) = opened.work([job])
+            untidy = opened.file.untidy
+        finally:
+            self._using.release()
+        if untidy:
+            self.put(Job(self._loop.create_future(), (), 0, lambda file: None))  # the thread tidies after its jobs
+        self._deliver(answers)
+        return True
 
     async def stop(self) -> None:
         self._jobs.put(None)
@@ -150,6 +176,10 @@ class ThreadWorker:
         if not self._ended.done():
             self._ended.set_result(None)
 
+    def _answered(self, answers: Answers) -> None:
+        self._unanswered -= len(answers.values) + len(answers.errors)
+        self._deliver(answers)
+
     # What follows runs in the thread.
 
     def _run(self) -> None:
@@ -158,17 +188,21 @@ class ThreadWorker:
         except (LakestreamError, OSError) as error:
             self._refuse_all(error)
         else:
+            self._opened = opened
             self._serve(opened)
-            opened.close()
+            with self._using:
+                self._opened = None
+                opened.close()
         self._call_loop(self._end)
 
     def _serve(self, opened: OpenFile) -> None:
         ending = False
         while not ending:
             jobs, ending = self._next_jobs()
-            for answers in opened.work(jobs):
-                self._call_loop(self._deliver, answers)
-            opened.tidy()
+            with self._using:
+                for answers in opened.work(jobs):
+                    self._call_loop(self._answered, answers)
+                opened.tidy()
 
     def _next_jobs(self) -> tuple[list[Job], bool]:
         """Wait for a job, then take all that came meanwhile; and whether to end after them."""
@@ -188,7 +222,7 @@ class ThreadWorker:
 
     def _refuse_all(self, error: Exception) -> None:
         while (job := self._jobs.get()) is not None:
-            self._call_loop(self._deliver, Answers([], [(job.done, error)], job.size))
+            self._call_loop(self._answered, Answers([], [(job.done, error)], job.size))
 
     def _call_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits any more
