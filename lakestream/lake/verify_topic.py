@@ -121,6 +121,9 @@ class TopicCheck:
             self.report.findings += findings
             self._watch.advance(one.size)
         past = past_of(self._store, metadata, landing.accounted)
+        if getattr(landing, "unproven", False):
+            # Care looked for a snapshot to account for, and it was gone already.
+            past = replace(past, complete=False)
         own_files = [ownership.is_ours(one.path) and not one.deletes for one in planned]
         try:
             self._judge(topic, landing, own_files, past)
@@ -172,9 +175,7 @@ class TopicCheck:
         except Missing as error:
             self._found(Kind.FILE_MISSING, f"a snapshot of the table leads to a file that is not there: {error}")
             return
-        self.report.findings += check_orphans(
-            self.name, listed, known, lambda uris: ownership.over(uris, self.state), patience, now_ms
-        )
+        self.report.findings += check_orphans(self.name, listed, known, ownership, self.state, patience, now_ms)
 
     # -- the stream ---------------------------------------------------------------------------------------------------
 
