@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyiceberg")
 
 from lakestream.data.tables.file_stats import int_bound, long_bound
-from lakestream.data.tables.manifests import NewFile
+from lakestream.data.tables.manifests import NewFile, read_manifest_list
 from lakestream.data.tables.progress import PROGRESS_PROPERTY, Landed, pack_progress
 from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY
 from lakestream.model.catalog_names import root_of
@@ -167,6 +167,28 @@ def test_a_file_that_is_no_parquet_any_more_is_named(world: VerifyWorld) -> None
     checked = world.verify("garbage")
     assert checked.code == 1 and checked.of("unreadable-file")[0]["place"] == f"file://{path}"
     assert checked.of("lost-rows")[0]["rows"] == 100
+
+
+@pytest.mark.parametrize("damage", ["missing", "zeroed", "cut"])
+@pytest.mark.parametrize("which", ["metadata", "list", "manifest"])
+def test_metadata_that_is_damaged_is_a_finding_and_the_tail_is_read_all_the_same(
+    world: VerifyWorld, which: str, damage: str
+) -> None:
+    topic = f"{which}-{damage}"
+    world.landed(topic)
+    world.append(topic, 0, [Record(timestamp=1, value=b"tail")] * 3)
+    current = world.metadata(topic).current
+    assert current is not None
+    [listed] = read_manifest_list(world.store.get(current.manifest_list))
+    uri = {"metadata": world.location(topic), "list": current.manifest_list, "manifest": listed.path}[which]
+    path = world.path(uri)
+    size = path.stat().st_size
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes(b"\0" * size if damage == "zeroed" else b"")
+    checked = world.verify(topic)
+    assert checked.code == 1 and checked.topic["tail_records"] == 3
+    assert checked.kinds == {"missing-file" if damage == "missing" else "unreadable-file"}
 
 
 def test_a_progress_that_disagrees_with_the_state_is_found(world: VerifyWorld) -> None:
