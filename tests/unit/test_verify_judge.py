@@ -179,6 +179,8 @@ def test_rows_twice_and_rows_that_never_landed_are_named() -> None:
 def test_a_removed_row_that_is_back_is_found() -> None:
     verdict = judged(filled(range(50)), [mark(0, 50)], [mark(5, 6)])
     assert kinds(verdict) == [Kind.STRAY_ROWS] and "back" in verdict.findings[0].text
+    verdict = judged(filled(range(50)), [mark(0, 50)], [mark(5, 6)], history=past(complete=False))
+    assert kinds(verdict) == [Kind.UNPROVABLE]
 
 
 def test_rows_below_the_log_start_may_go_but_do_not_hide_a_loss_above_it() -> None:
