@@ -15,7 +15,7 @@ from lakestream.data.tables.store import DatedStore, open_table_store
 from lakestream.data.tables.summaries import is_our_append
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.errors import Corrupt, LakestreamError, Missing
-from lakestream.lake.verify_objects import Ownership, Patience, check_wal, list_wal
+from lakestream.lake.verify_objects import Ownership, Patience, check_wal, check_warehouse, list_wal
 from lakestream.lake.verify_report import Report, TopicReport
 from lakestream.lake.verify_topic import Cluster, TopicCheck, Watch
 from lakestream.model.state import State, load
@@ -51,6 +51,9 @@ class Checker:
             patience = Patience(wal_ms=0, rounds_ms=0, others_ms=0)
         report = Report(cluster=state.cluster, sequence=state.sequence)
         await self._check_wal(report, state, store, patience)
+        if not names and not report.unchecked:
+            now = await self._state()
+            report.findings += await asyncio.to_thread(check_warehouse, store, now, patience, self._options.now_ms)
         for name in names or sorted(state.topics.by_name):
             report.topics.append(await self._check_topic(name, store, patience))
         return report

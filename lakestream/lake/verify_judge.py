@@ -178,6 +178,11 @@ class _Judge:
             else:
                 text = f"the hashes do not add up; {_EXPIRED}"
                 verdict.findings.append(self._finding(Kind.UNPROVABLE, text, rows=0, range_=(part.start, part.end)))
+        elif short < 0 and not self._past.complete:
+            text = f"{sums}, {-short} more than can be; {_EXPIRED}"
+            verdict.findings.append(
+                self._finding(Kind.UNPROVABLE, text, rows=-short, range_=(part.start, part.end))
+            )
         elif short < 0:
             text = f"{sums}: {-short} more than can be. Rows that were removed are back, or recorded as removed twice"
             verdict.findings.append(

@@ -11,6 +11,7 @@ from lakestream.data.tables.manifests import ManifestFile, read_manifest, read_m
 from lakestream.data.tables.store import DatedStore, TableStore
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.lake.verify_report import Finding, Kind
+from lakestream.model.catalog_names import STREAMS, root_of, warehouse_uri
 from lakestream.model.state import State
 from lakestream.model.wal_object import merged_prefix, wal_prefix
 from lakestream.stream.collector import judge
@@ -93,19 +94,38 @@ def reachable(store: TableStore, location: str, metadata: TableMetadata) -> set[
     return found
 
 
+def check_warehouse(store: DatedStore, state: State, patience: Patience, now_ms: int) -> list[Finding]:
+    """Folders among those of the topics' tables that are of no table, and of none that is being purged."""
+    place = f"{warehouse_uri(store.root, state.cluster)}/{STREAMS}/"
+    known = {root_of(table.location) for table in state.catalog.tables.values()}
+    known.update(root_of(purge.location) for purge in state.catalog.purges.values())
+    youngest: dict[str, int] = {}
+    for uri, _, changed_ms in store.list_dated(place):
+        folder = place + uri[len(place) :].partition("/")[0]
+        youngest[folder] = max(youngest.get(folder, 0), changed_ms)
+    return [
+        Finding(kind=Kind.ORPHAN, text="a table's folder, but of no table that there is", place=folder)
+        for folder, changed_ms in sorted(youngest.items())
+        if folder not in known and changed_ms <= now_ms - patience.others_ms
+    ]
+
+
 def check_orphans(
     topic: str,
     listed: Listed,
     known: set[str],
-    over: Callable[[Iterable[str]], Sequence[str]],
+    ownership: Ownership,
+    state: State,
     patience: Patience,
     now_ms: int,
 ) -> list[Finding]:
-    """Files in the table's folder that nothing leads to. `over` picks those of our rounds that have ended (T12)."""
+    """Files in the table's folder that nothing leads to. Those of rounds that go on may still be committed (T12)."""
     suspects = {uri: changed_ms for uri, _, changed_ms in listed if uri not in known}
-    ours = set(over(suspects))
+    ours = set(ownership.over(suspects, state))
     findings = []
     for uri, changed_ms in suspects.items():
+        if uri not in ours and ownership.is_ours(uri):
+            continue
         grace_ms = patience.rounds_ms if uri in ours else patience.others_ms
         if changed_ms <= now_ms - grace_ms:
             text = "a file of a round that has ended, but in no snapshot" if uri in ours else "a file in no snapshot"

@@ -5,6 +5,7 @@ brokers can reach, the checker can. Position deletes are matched to data files b
 """
 
 import io
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from lakestream.errors import Corrupt, Missing, Retry
 from lakestream.model.catalog_names import STREAMS
 
 _ROOT = "lakestream.verify.root"
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error)
+"""What PyIceberg raises at bytes that are no metadata or no manifest."""
 _IO = {"py-io-impl": f"{__name__}.StoreIO"}
 
 
@@ -36,7 +39,7 @@ class PlannedFile:
 
 
 def load_by_catalog(http: str, root: str, topic: str) -> Table:
-    """The table as the catalog at a broker's HTTP port serves it now. Raises Missing or Retry."""
+    """The table as the catalog at a broker's HTTP port serves it now. Raises Missing, Retry or Corrupt."""
     try:
         catalog = RestCatalog("verify", uri=f"http://{http}/iceberg", **_IO, **{_ROOT: root})
         loaded: Table = catalog.load_table((STREAMS, topic))
@@ -45,18 +48,23 @@ def load_by_catalog(http: str, root: str, topic: str) -> Table:
         raise Missing(f"the catalog has no table {STREAMS}.{topic}") from None
     except (RESTError, OSError) as error:
         raise Retry(f"the catalog at {http} does not answer: {error}") from error
+    except _MALFORMED as error:
+        raise Corrupt(f"PyIceberg cannot read the table's metadata: {error}") from error
 
 
 def load_at(root: str, metadata_location: str) -> Table:
-    """The table as a metadata file has it. Raises Missing."""
-    return StaticTable.from_metadata(metadata_location, {**_IO, _ROOT: root})
+    """The table as a metadata file has it. Raises Missing or Corrupt."""
+    try:
+        return StaticTable.from_metadata(metadata_location, {**_IO, _ROOT: root})
+    except _MALFORMED as error:
+        raise Corrupt(f"PyIceberg cannot read the table's metadata: {error}") from error
 
 
 def plan(table: Table) -> list[PlannedFile]:
     """All live data files. Raises Missing, Retry, or Corrupt where the table cannot be a stream's."""
     try:
         tasks = list(table.scan().plan_files())
-    except (ValueError, KeyError) as error:
+    except _MALFORMED as error:
         raise Corrupt(f"PyIceberg cannot plan the table: {error}") from error
     planned = []
     for task in tasks:

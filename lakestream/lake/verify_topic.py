@@ -61,6 +61,7 @@ class TopicCheck:
         self.name = name
         self.ledger = Ledger()
         self.report = TopicReport(topic=name)
+        self._table_read = False
         self._planned: list[PlannedFile] = []
         """With the sizes that the files have, whatever the manifests say."""
 
@@ -71,11 +72,16 @@ class TopicCheck:
         self.report.partitions = len(topic.streams)
         table = self.state.catalog.of_topic(topic.id)
         landing = self.state.catalog.landings.get(topic.id)
-        if table is not None and landing is not None:
-            table, planned_by = await self._settle(topic, table)
-            landing = self.state.catalog.landings[topic.id]
-            await asyncio.to_thread(self._check_table, topic, table, landing, planned_by, ownership)
-            await asyncio.to_thread(self._check_folder, table, ownership, patience, now_ms)
+        if table is not None:
+            try:
+                await asyncio.to_thread(self._metadata, table)
+                table, loaded = await self._settle(topic, table)
+                await asyncio.to_thread(self._check_table, topic, table, loaded, ownership)
+                await asyncio.to_thread(self._check_folder, table, ownership, patience, now_ms)
+            except Missing as error:
+                self._found(Kind.FILE_MISSING, f"the table leads to a file that is not there: {error}")
+            except Corrupt as error:
+                self._found(Kind.FILE_UNREADABLE, f"the table cannot be read: {error}", table.location)
         if landing is not None and landing.held:
             self.report.notes.append(f"nothing lands: {landing.held}")
         await self._check_stream(topic)
@@ -87,7 +93,11 @@ class TopicCheck:
             # It is in a catalog of the user's: the state names its metadata file all the same.
             return table, await asyncio.to_thread(load_at, root, table.location)
         for _ in range(LOADS):
-            loaded = await asyncio.to_thread(load_by_catalog, self._cluster.http, root, self.name)
+            try:
+                loaded = await asyncio.to_thread(load_by_catalog, self._cluster.http, root, self.name)
+            except Missing as error:
+                self._found(Kind.CATALOG, str(error), table.location)
+                break
             if loaded.metadata_location == table.location:
                 return table, loaded
             state = load((await self._cluster.exported()).checkpoint)
@@ -104,9 +114,10 @@ class TopicCheck:
     # -- the table: all of this blocks --------------------------------------------------------------------------------
 
     def _check_table(
-        self, topic: Topic, table: CatalogTable, landing: Landing, loaded: Any, ownership: Ownership
+        self, topic: Topic, table: CatalogTable, loaded: Any, ownership: Ownership
     ) -> None:
-        metadata = TableMetadata.parse(self._store.get(table.location))
+        metadata = self._metadata(table)
+        landing = self.state.catalog.landings[topic.id]
         self._check_binding(topic, table, metadata)
         self._check_progress(topic, metadata)
         planned = plan(loaded)
@@ -120,12 +131,19 @@ class TopicCheck:
             self.report.table_rows += live
             self.report.findings += findings
             self._watch.advance(one.size)
+        self._table_read = True
         past = past_of(self._store, metadata, landing.accounted)
+        if getattr(landing, "unproven", False):
+            # Care looked for a snapshot to account for, and it was gone already.
+            past = replace(past, complete=False)
         own_files = [ownership.is_ours(one.path) and not one.deletes for one in planned]
         try:
             self._judge(topic, landing, own_files, past)
         finally:
             past.removals.close()
+
+    def _metadata(self, table: CatalogTable) -> TableMetadata:
+        return TableMetadata.parse(self._store.get(table.location))
 
     def _check_binding(self, topic: Topic, table: CatalogTable, metadata: TableMetadata) -> None:
         if metadata.uuid != table.uuid:
@@ -165,16 +183,9 @@ class TopicCheck:
             self.report.proven_rows += verdict.proven
 
     def _check_folder(self, table: CatalogTable, ownership: Ownership, patience: Patience, now_ms: int) -> None:
-        metadata = TableMetadata.parse(self._store.get(table.location))
         listed = list_table(self._store, root_of(table.location))
-        try:
-            known = reachable(self._store, table.location, metadata)
-        except Missing as error:
-            self._found(Kind.FILE_MISSING, f"a snapshot of the table leads to a file that is not there: {error}")
-            return
-        self.report.findings += check_orphans(
-            self.name, listed, known, lambda uris: ownership.over(uris, self.state), patience, now_ms
-        )
+        known = reachable(self._store, table.location, self._metadata(table))
+        self.report.findings += check_orphans(self.name, listed, known, ownership, self.state, patience, now_ms)
 
     # -- the stream ---------------------------------------------------------------------------------------------------
 
@@ -182,10 +193,12 @@ class TopicCheck:
         streams = [self.state.streams.by_id[stream_id] for stream_id in topic.streams]
         self._watch.begin(f"{self.name}: stream", sum(stream.next - stream.start for stream in streams))
         for stream in streams:
+            landed = max(stream.landed, stream.start)
+            # What cannot be compared with a table is not asked for: the table's finding is enough.
+            start = stream.start if self._table_read else landed
             extent = Extent(
-                topic=self.name, partition=stream.partition, start=stream.start,
-                landed=max(stream.landed, stream.start), end=stream.next,
-            )  # fmt: skip
+                topic=self.name, partition=stream.partition, start=start, landed=landed, end=stream.next
+            )
             compared = await compare(self._cluster, extent, self.ledger, self._watch.advance)
             if compared.differs is not None:
                 await self._tell_difference(extent, compared.differs)

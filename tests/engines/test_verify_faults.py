@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -10,8 +12,9 @@ import pytest
 pytest.importorskip("pyiceberg")
 
 from lakestream.data.tables.file_stats import int_bound, long_bound
-from lakestream.data.tables.manifests import NewFile
+from lakestream.data.tables.manifests import NewFile, read_manifest_list
 from lakestream.data.tables.progress import PROGRESS_PROPERTY, Landed, pack_progress
+from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY
 from lakestream.model.catalog_names import root_of
 from lakestream.model.records import Record
 from lakestream.model.wal_object import wal_key
@@ -25,7 +28,7 @@ from tests.forgeries import (
     with_bounds,
     without,
 )
-from tests.verify_world import Checked, VerifyWorld, verify_world
+from tests.verify_world import PIPELINE, Checked, VerifyWorld, verify_world
 
 DAY_S = 86_400
 
@@ -166,6 +169,28 @@ def test_a_file_that_is_no_parquet_any_more_is_named(world: VerifyWorld) -> None
     assert checked.of("lost-rows")[0]["rows"] == 100
 
 
+@pytest.mark.parametrize("damage", ["missing", "zeroed", "cut"])
+@pytest.mark.parametrize("which", ["metadata", "list", "manifest"])
+def test_metadata_that_is_damaged_is_a_finding_and_the_tail_is_read_all_the_same(
+    world: VerifyWorld, which: str, damage: str
+) -> None:
+    topic = f"{which}-{damage}"
+    world.landed(topic)
+    world.append(topic, 0, [Record(timestamp=1, value=b"tail")] * 3)
+    current = world.metadata(topic).current
+    assert current is not None
+    [listed] = read_manifest_list(world.store.get(current.manifest_list))
+    uri = {"metadata": world.location(topic), "list": current.manifest_list, "manifest": listed.path}[which]
+    path = world.path(uri)
+    size = path.stat().st_size
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes(b"\0" * size if damage == "zeroed" else b"")
+    checked = world.verify(topic)
+    assert checked.code == 1 and checked.topic["tail_records"] == 3
+    assert checked.kinds == {"missing-file" if damage == "missing" else "unreadable-file"}
+
+
 def test_a_progress_that_disagrees_with_the_state_is_found(world: VerifyWorld) -> None:
     world.landed("progress")
     lake = TopicLake(world, "progress")
@@ -216,14 +241,40 @@ def test_orphan_files_are_found_once_the_sweep_had_its_time(world: VerifyWorld) 
     world.landed("orphans")
     folder = world.path(f"{root_of(world.location('orphans'))}/data")
     ours, others = folder / "1000000-0-3" / "0-0.parquet", folder / "foreign.parquet"
+    member = world.state.members.by_id[PIPELINE]
+    under_way = folder / f"{PIPELINE}-{member.epoch}-{member.tick + 1000}" / "0-0.parquet"
+    stray_file(under_way, age_s=9 * DAY_S)
     stray_file(ours, age_s=60)
     stray_file(others, age_s=DAY_S)
     assert world.verify("orphans").code == 0
+    assert len(world.verify("orphans", flags=["--no-grace"]).of("orphan-file")) == 2
     stray_file(ours, age_s=3600)
     stray_file(others, age_s=4 * DAY_S)
     checked = world.verify("orphans")
     assert checked.code == 1 and checked.kinds == {"orphan-file"}
     assert {one["place"] for one in checked.findings} == {f"file://{ours}", f"file://{others}"}
+
+
+def test_a_folder_of_no_table_is_found_when_all_topics_are_checked(tmp_path: Path) -> None:
+    with verify_world(tmp_path) as alone:
+        alone.landed("one")
+        folder = alone.path(root_of(alone.location("one"))).parent / "gone-0123"
+        stray_file(folder / "metadata" / "00000.metadata.json", age_s=DAY_S)
+        assert alone.verify().code == 0
+        stray_file(folder / "metadata" / "00000.metadata.json", age_s=4 * DAY_S)
+        checked = alone.verify()
+        assert checked.code == 1 and [one["place"] for one in checked.of("orphan-file")] == [f"file://{folder}"]
+
+
+def test_a_table_of_another_topic_is_found(world: VerifyWorld) -> None:
+    world.landed("bound")
+    metadata = world.metadata("bound")
+    forged = metadata.replaced({"properties": {**metadata.properties, TOPIC_ID_PROPERTY: str(UUID(int=5))}})
+    location = f"{metadata.location}/metadata/99999-forged.metadata.json"
+    world.store.put(location, forged.encode())
+    world.swap("bound", location)
+    checked = world.verify("bound")
+    assert checked.code == 1 and checked.kinds == {"catalog-disagrees"}
 
 
 def test_a_topic_that_does_not_exist_and_a_broker_that_is_away_are_not_clean(world: VerifyWorld) -> None:

@@ -1,6 +1,8 @@
 """The checker's verdict on rows, from arrays alone: what adds up is proven, what does not is named (T16)."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -177,6 +179,8 @@ def test_rows_twice_and_rows_that_never_landed_are_named() -> None:
 def test_a_removed_row_that_is_back_is_found() -> None:
     verdict = judged(filled(range(50)), [mark(0, 50)], [mark(5, 6)])
     assert kinds(verdict) == [Kind.STRAY_ROWS] and "back" in verdict.findings[0].text
+    verdict = judged(filled(range(50)), [mark(0, 50)], [mark(5, 6)], history=past(complete=False))
+    assert kinds(verdict) == [Kind.UNPROVABLE]
 
 
 def test_rows_below_the_log_start_may_go_but_do_not_hide_a_loss_above_it() -> None:
@@ -193,6 +197,34 @@ def test_offsets_that_never_were_records_are_explained() -> None:
     sparse = Mark(0, 50, 48, digest([one for one in range(50) if one not in (8, 9)]), 5)
     verdict = judged(filled([one for one in range(50) if one not in (8, 9)]), [sparse])
     assert verdict.findings == [] and [(one.why, one.rows) for one in verdict.explained] == [(Why.NO_RECORD, 2)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_to_rows_is_told_as_what_it_was(seed: int) -> None:
+    """Rows are noted as removed, taken by a snapshot, lost or changed, at random."""
+    random = Random(seed)
+    edges = sorted(random.sample(range(1, 3000), 6))
+    marks = [mark(start, end) for start, end in pairwise([0, *edges])]
+    kinds_of_fate, weights = ("keep", "record", "take", "lose", "change"), [60, 1, 1, 0.02, 0.02]
+    fates = dict(enumerate(random.choices(kinds_of_fate, weights, k=edges[-1])))
+    rows = {offset: hash_of(offset) for offset, fate in fates.items() if fate in ("keep", "change")}
+    rows |= dict.fromkeys((offset for offset, fate in fates.items() if fate == "change"), 7)
+    recorded = [Mark(n, n + 1, 1, digest([n]), 1) for n, fate in fates.items() if fate == "record"]
+    taken = [offset for offset, fate in fates.items() if fate == "take"]
+    ledger = filled(list(rows), list(rows.values()), memory_rows=random.choice([100, 10_000]))
+    removals = filled(taken, tag=tag_of(0, REMOVED))
+    verdict = judged(ledger, marks, recorded, history=past(removals=removals))
+    of_marks = [[fates[offset] for offset in range(one.start, one.end)] for one in marks]
+    assert kinds(verdict).count(Kind.LOST) == sum("lose" in fates for fates in of_marks)
+    only_changed = sum("change" in fates and "lose" not in fates for fates in of_marks)
+    assert kinds(verdict).count(Kind.CHANGED) == only_changed
+    assert set(kinds(verdict)) <= {Kind.LOST, Kind.CHANGED}
+    named = [one for finding in verdict.findings if finding.kind == Kind.LOST for one in finding.ranges]
+    lost = [offset for start, end in named for offset in range(start, end)]
+    assert {offset for offset, fate in fates.items() if fate == "lose"} <= set(lost)
+    clean = [fates for fates in of_marks if not {"lose", "change"} & set(fates)]
+    assert verdict.proven == sum(fates.count("keep") for fates in clean)
+    assert sum(one.rows for one in verdict.explained if one.why == Why.DELETED) == len(taken)
 
 
 def test_ranges_join_across_pieces_and_keep_only_the_first() -> None:
