@@ -134,6 +134,8 @@ class Cluster:
         except CANNOT_START as error:
             if replica.halted is not None or not isinstance(error, Retry | Unknown):
                 self.violations.append(Violation(f"{name} stopped for good: {error}"))
+        except Violation as violation:
+            self.violations.append(violation)
         self.kill(seat, process)
 
     def _compare(self, name: str, node: Life) -> None:

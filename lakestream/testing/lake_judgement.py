@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.model.catalog_names import root_of
 from lakestream.model.topics import Topic
 from lakestream.pipeline.sweep import round_of
 from lakestream.testing.judgement import judge
@@ -15,14 +16,14 @@ from lakestream.testing.table_witness import Watched
 ROUNDS = 5
 
 
-async def judge_lake(cluster: LakeCluster, topics: Sequence[bytes], dead_may_stay: bool) -> None:
-    """Raises Violation."""
+async def judge_lake(cluster: LakeCluster, topics: Sequence[bytes], dead_may_stay: bool, late: bool) -> None:
+    """Raises Violation. `late`: what was written late, or by who died of it, may lie where a dropped table was."""
     await judge(cluster, topics, dead_may_stay)
     state = cluster.auditor.state
     for topic_id in topics:
         _judge_rows(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
         _judge_memory(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
-    await _judge_files(cluster)
+    await _judge_files(cluster, late)
     cluster.check()
 
 
@@ -55,7 +56,7 @@ def _judge_memory(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
             raise Violation(f"the state remembers {told} of partition {partition}, but {true} landed")
 
 
-async def _judge_files(cluster: LakeCluster) -> None:
+async def _judge_files(cluster: LakeCluster, late: bool) -> None:
     """After a sweep no data file of ours is left that no snapshot of a table needs (T12)."""
     left: list[str] = []
     for _ in range(ROUNDS):
@@ -63,11 +64,20 @@ async def _judge_files(cluster: LakeCluster) -> None:
             node = cluster.landers[seat.name]
             if seat.process is not None and node.driver is not None and node.replica.epoch:
                 await seat.process.start(node.driver.sweep())
-        needed: set[str] = set()
-        for table in cluster.auditor.state.catalog.tables.values():
-            needed |= reachable(cluster.tables, TableMetadata.parse(cluster.tables.get(table.location)))
-        left = [uri for uri in cluster.tables.files if round_of(uri) is not None and uri not in needed]
+        left = _left_over(cluster, late)
         if not left:
             return
         await asyncio.sleep(1.0)
-    raise Violation(f"data files that no table needs were not swept: {left[:5]} ({len(left)})")
+    raise Violation(f"files that no table needs were not removed: {left[:5]} ({len(left)})")
+
+
+def _left_over(cluster: LakeCluster, late: bool) -> list[str]:
+    """Data files of ours that no snapshot needs, and all files of tables that are no more (an empty one's aside)."""
+    tables = cluster.auditor.state.catalog.tables.values()
+    needed: set[str] = set()
+    for table in tables:
+        needed |= reachable(cluster.tables, TableMetadata.parse(cluster.tables.get(table.location)))
+    roots = tuple(f"{root_of(table.location)}/" for table in tables)
+    ours = [uri for uri in cluster.tables.files if uri.startswith(roots)]
+    dropped = [uri for uri in cluster.tables.files if not uri.startswith(roots) and "/metadata/00000-" not in uri]
+    return [uri for uri in ours if round_of(uri) is not None and uri not in needed] + ([] if late else dropped)

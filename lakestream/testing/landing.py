@@ -28,6 +28,7 @@ from lakestream.pipeline.planner import RoundLimits
 from lakestream.pipeline.service import MEMBER_ID
 from lakestream.testing.clients import Client, Consumer, IdempotentProducer, PlainProducer
 from lakestream.testing.cluster import Cluster
+from lakestream.testing.faults import NO_FAULTS
 from lakestream.testing.foreigners import Foreigner
 from lakestream.testing.lake_cluster import LakeCluster
 from lakestream.testing.lake_judgement import judge_lake
@@ -132,7 +133,8 @@ class Landing(Scenario):
         work = [self._spawn(f"client-{n}", worker) for n, worker in enumerate(workers)]
         side = [self._spawn(f"reader-{n}", reader.run()) for n, reader in enumerate(readers)]
         foreign = [self._spawn(other.name, other.run()) for other in others]
-        side += [self._spawn("log starts", self._move_log_starts(admin, partitions))]
+        other_topics = self._side_topics if chance.random() < 0.3 else self._move_log_starts
+        foreign += [self._spawn("other topics", other_topics(admin, partitions))]
         nemesis = [self._spawn("nemesis", one) for one in self._nemesis()]
         await self._chaos(chance.uniform(*CHAOS_S))
         for task in nemesis:
@@ -146,7 +148,8 @@ class Landing(Scenario):
         await self._quiesce()
         for task in side:
             task.cancel()
-        await judge_lake(cluster, self._topics, dead_may_stay=self._mix.jump_every_s > 0)
+        late = self._mix.faults.tables != NO_FAULTS or self._mix.kill_every_s > 0
+        await judge_lake(cluster, self._topics, dead_may_stay=self._mix.jump_every_s > 0, late=late)
         self._check()
         return self._landing_report(others)
 

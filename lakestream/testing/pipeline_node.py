@@ -25,6 +25,7 @@ from lakestream.pipeline.rounds import JobFailed, Work
 from lakestream.pipeline.service import MEMBER_ID, ROLE, OneAtATime
 from lakestream.pipeline.tasks import unpack_task
 from lakestream.pipeline.worker import land_in
+from lakestream.testing.ledger import Violation
 from lakestream.testing.optimizer import Optimizer
 from lakestream.testing.threads import wait_for
 
@@ -155,10 +156,8 @@ class PipelineNode:
         self.driver = driver
         beating = asyncio.ensure_future(self.membership.run())
         working = asyncio.ensure_future(driver.run())
-        try:
-            await asyncio.wait([beating, working], return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                await working
-        except JobFailed:
-            if self.engine.alive:
-                raise
+        await asyncio.wait([beating, working], return_when=asyncio.FIRST_COMPLETED)
+        error = working.exception() if working.done() else beating.exception()
+        dead = isinstance(error, JobFailed) and not self.engine.alive
+        if error is not None and not dead:
+            raise Violation(f"a pipeline died of {error!r}") from error

@@ -148,7 +148,7 @@ class NeverSweeps(Lander):
 
 def test_what_is_never_swept_is_noticed_T12() -> None:
     said = first_violation(BAD, pipeline=PipelineClasses(lander=NeverSweeps))
-    assert "not swept" in said
+    assert "not removed" in said
 
 
 class FollowsOurOwnCommitsOnly(History):
