@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakestream.data.tables.metadata_files import MetadataFiles
 from lakestream.data.tables.store import open_table_store
+from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
@@ -35,7 +36,11 @@ class Lake:
         self._clock = clock
         self._random = random
         self._grace_ms = settings.collector_grace_ms
-        self._store = open_table_store(self._root)
+        self._store = WiderStore(
+            open_table_store(self._root),
+            lambda: outside_roots(replica.state.catalog),
+            lambda: _options_elsewhere(settings),
+        )
         self._catalog: ASGIApp | None = None
         self._purger: Purger | None = None
         self.history = History(replica, self._store)
@@ -82,6 +87,16 @@ class Lake:
 
     def _warehouse(self) -> str:
         return warehouse_uri(self._root, self._replica.state.cluster)
+
+
+def _options_elsewhere(settings: Settings) -> dict[str, str]:
+    """What object stores need that another catalog has placed tables in. PyIceberg comes in only where it is asked."""
+    if not settings.catalog:
+        return {}
+    from lakestream.data.tables.other_catalog import address_of
+
+    address = address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties)
+    return store_options(address.all_properties()) if address is not None else {}
 
 
 async def _imported(name: str) -> Any:

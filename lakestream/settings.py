@@ -100,6 +100,12 @@ class Settings:
 
     tables: bool = _setting(_LAKE, True, "Turn topics into Iceberg tables, with Spark. Off by default with memory:.")
 
+    catalog: str = _setting(
+        _LAKE, "", "Another catalog for the tables: a name in PyIceberg's configuration, or a URI. Empty: our own."
+    )
+    catalog_namespace: str = _setting(_LAKE, "streams", "The namespace of the topics' tables in that catalog.")
+    catalog_properties: str = _setting(_LAKE, "", "Further PyIceberg properties of it: name=value,name=value.")
+
     log_level: str = _setting(_LOGS, "info", "Least severe line logged.", choices=("debug", "info", "warning", "error"))
     log_format: str = _setting(
         _LOGS, "auto", "auto: for people on a terminal, else logfmt.", choices=("auto", "human", "logfmt", "json")
@@ -314,6 +320,11 @@ def _checked(settings: Settings) -> Settings:
         raise SettingsError("memory: serves one broker only, since processes share no memory; use a folder and sqlite:")
     if settings.tables and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
         raise SettingsError("tables need a store that Spark can read too, and memory: is none; use a folder or s3://")
+    if any("=" not in pair for pair in settings.catalog_properties.split(",") if pair.strip()):
+        raise SettingsError("catalog_properties: expected name=value,name=value")
+    levels = settings.catalog_namespace.split(".")
+    if any(not level.strip() or "/" in level or "\\" in level for level in levels):
+        raise SettingsError(f"catalog_namespace: {settings.catalog_namespace!r} is no namespace")
     if settings.broker_session_ms < 2 * settings.broker_heartbeat_ms:
         raise SettingsError("broker_session_ms must be at least twice broker_heartbeat_ms, or live brokers expire")
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:

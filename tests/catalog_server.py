@@ -67,20 +67,28 @@ class CatalogServer:
             for nothing in ():
                 yield nothing
 
-        self.http = HttpServer(
-            HttpSources(
-                ready=lambda: None,
-                brokers=lambda: [],
-                metadata=lambda: {},
-                commands=no_commands,
-                metrics=Metrics(),
-                mounts={"/iceberg": app},
-            ),
-            "127.0.0.1",
-            0,
+        self._sources = HttpSources(
+            ready=lambda: None,
+            brokers=lambda: [],
+            metadata=lambda: {},
+            commands=no_commands,
+            metrics=Metrics(),
+            mounts={"/iceberg": app},
         )
-        _, port = await self.http.start()
-        self.uri = f"http://127.0.0.1:{port}/iceberg"
+        await self._listen(0)
+
+    async def _listen(self, port: int) -> None:
+        self.http = HttpServer(self._sources, "127.0.0.1", port)
+        _, self._port = await self.http.start()
+        self.uri = f"http://127.0.0.1:{self._port}/iceberg"
+
+    def down(self) -> None:
+        """Nobody answers any more."""
+        self.call(self.http.stop())
+
+    def up(self) -> None:
+        """At the same port as before."""
+        self.call(self._listen(self._port))
 
     async def _stop(self) -> None:
         await self.http.stop()

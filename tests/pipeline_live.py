@@ -9,10 +9,13 @@ import pyarrow as pa
 
 from lakestream.clock import SystemClock
 from lakestream.data.folder import FolderWal
+from lakestream.data.tables.iceberg import Committer
 from lakestream.data.tables.manifests import read_manifest, read_manifest_list
+from lakestream.data.tables.other_catalog import CatalogAddress, OtherCatalog
 from lakestream.data.tables.parquet import read_parquet
 from lakestream.data.tables.store import TableStore, open_table_store
 from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
@@ -21,6 +24,7 @@ from lakestream.model.commands import LEVEL, Register
 from lakestream.pipeline.driver import Driver
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.land import Lander
+from lakestream.pipeline.outside import Outside
 from lakestream.pipeline.planner import RoundLimits
 from lakestream.pipeline.rounds import Engine, Here
 from tests.core import TestBroker, start_broker
@@ -45,7 +49,9 @@ class TestPipeline:
 
     def rows(self, topic: str) -> pa.Table:
         """All rows of a topic's table, as its metadata tells."""
-        table = self.replica.state.catalog.tables["streams", topic]
+        state = self.replica.state
+        table = state.catalog.of_topic(state.topics.by_name[topic].id)
+        assert table is not None
         return read_rows(self.store, table.location)
 
 
@@ -80,6 +86,7 @@ async def start_pipeline(
     member: int = PIPELINE,
     seed: int = 7,
     store_of: Callable[[str], TableStore] = open_table_store,
+    catalog: CatalogAddress | None = None,
 ) -> TestPipeline:
     clock, random = SystemClock(), Random(seed)
     wal = FolderWal(folder)
@@ -89,8 +96,15 @@ async def start_pipeline(
     await replica.start()
     await membership.join()
     root = f"file://{folder}"
-    store = store_of(root)
-    lander = Lander(replica, store, lambda: Warehouse(f"{root}/{replica.state.cluster}/tables"), clock, random)
+    store: TableStore = store_of(root)
+    outside = None
+    if catalog is not None:
+        options = store_options(catalog.given())
+        wider = WiderStore(store, lambda: outside_roots(replica.state.catalog), lambda: options)
+        outside = Outside(replica, OtherCatalog(catalog), wider, Committer(wider, random), clock, random)
+        store = wider
+    warehouse = Warehouse(f"{root}/{replica.state.cluster}/tables")
+    lander = Lander(replica, store, lambda: warehouse, clock, random, outside)
     freshness = Freshness(FreshnessLimits())
     driver = Driver(replica, lander, engine or Here(), clock, freshness, limits or RoundLimits(), root)
     membership.settled = driver.settled

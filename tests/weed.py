@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 BUCKET = "lake"
+TABLES = "tables"
 START_S = 30.0
 
 
@@ -29,7 +30,15 @@ class S3Server(NamedTuple):
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
+def iceberg_server(folder: Path) -> Iterator[tuple[S3Server, str]]:
+    """The same with SeaweedFS's own Iceberg REST catalog, whose tables lie in the bucket TABLES; its address."""
+    [port] = free_ports(1)
+    with s3_server(folder, f"-s3.port.iceberg={port}", f"-tableBucket={TABLES}") as server:
+        yield server, f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def s3_server(folder: Path, *more: str) -> Iterator[S3Server]:
     weed = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if weed is None:
         missing = pytest.fail if "CI" in os.environ else pytest.skip
@@ -44,9 +53,9 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     flags = [f"-{part}.port={ports.pop()}" for part in parts] + [f"-{part}.port.grpc={ports.pop()}" for part in parts]
     s3_port = next(int(flag.partition("=")[2]) for flag in flags if flag.startswith("-s3.port="))
     command = [
-        weed, "mini", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *flags, "-s3.port.iceberg=0",
-        "-s3.port.lance=0", "-webdav=false", "-admin.ui=false", "-master.telemetry=false",
-        f"-bucket={BUCKET}", f"-s3.config={config}",
+        weed, "mini", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *flags,
+        *(more or ["-s3.port.iceberg=0"]), "-s3.port.lance=0", "-webdav=false", "-admin.ui=false",
+        "-master.telemetry=false", f"-bucket={BUCKET}", f"-s3.config={config}",
     ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)

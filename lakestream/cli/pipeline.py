@@ -37,6 +37,7 @@ def pipeline(
     inherited = os.environ.pop(CHILD_VARIABLE, None)
     settings = from_json(inherited) if inherited else loaded_settings(flags).settings
     logs.configure(settings.log_level, settings.log_format, {"pipeline": master})
+    from lakestream.data.tables.other_catalog import address_of
     from lakestream.pipeline.freshness import FreshnessLimits
     from lakestream.pipeline.java import NoJava
     from lakestream.pipeline.service import MEMBER_ID, Options
@@ -46,6 +47,7 @@ def pipeline(
         master=master,
         member_id=MEMBER_ID if member_id is None else member_id,
         conf=pairs(conf, "--conf"),
+        catalog=address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties),
         freshness=FreshnessLimits(freshness_s=freshness_ms / 1000),
         drain_s=settings.drain_ms / 1000,
         once=once,

@@ -2,12 +2,14 @@
 
 import msgspec
 
-from lakestream.model import catalog, groups, members, producers, streams, topics
+from lakestream.model import catalog, groups, members, producers, rebinding, streams, topics
 from lakestream.model.commands import APPEND, ENVELOPE, Register, envelope_of
 from lakestream.model.state import State
 
 _BODIES = {
-    body.KIND: body for family in (members, topics, streams, producers, groups, catalog) for body, _ in family.RULES
+    body.KIND: body
+    for family in (members, topics, streams, producers, groups, catalog, rebinding)
+    for body, _ in family.RULES
 }
 _BODIES[Register.KIND] = Register
 ROWS_SHOWN = 20

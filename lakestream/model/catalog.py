@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from lakestream.model.catalog_landing import LandedRange, Landing
+from lakestream.model.catalog_landing import Departed, LandedRange, Landing
 from lakestream.model.catalog_names import SEPARATOR, STREAMS, name_problem, namespace_problem, parent_of, shown
 from lakestream.model.commands import Body
 from lakestream.model.members import Member
@@ -83,13 +83,18 @@ class HoldTopic(Body, frozen=True, array_like=True):
 
 
 class Land(Body, frozen=True, array_like=True):
-    """These ranges are rows of a table in somebody else's catalog, as of its snapshot."""
+    """These ranges are rows of a table in somebody else's catalog, as of its snapshot, maybe none.
+
+    The table's metadata file was `before` until now, if `location` says what it is.
+    """
 
     KIND: ClassVar[int] = 45
     topic_id: bytes
     uuid: str
     snapshot: int
     landed: list[LandedRange]
+    location: str = ""
+    before: str = ""
 
 
 class NoteRemoved(Body, frozen=True, array_like=True):
@@ -103,7 +108,7 @@ class NoteRemoved(Body, frozen=True, array_like=True):
 
 
 class TablesPurged(Body, frozen=True, array_like=True):
-    """The files of these dropped tables are deleted: forget them."""
+    """The files of these dropped tables are deleted, or the tables are gone from another catalog: forget them."""
 
     KIND: ClassVar[int] = 47
     uuids: list[str]
@@ -125,9 +130,9 @@ class Purge(NamedTuple):
 
 
 class Catalog:
-    """All namespaces and tables. `keys` finds a table by its uuid."""
+    """All namespaces and tables. `keys` finds a table by its uuid; `departed` are tables of other catalogs."""
 
-    __slots__ = ("keys", "landings", "namespaces", "purges", "tables")
+    __slots__ = ("departed", "keys", "landings", "namespaces", "purges", "tables")
 
     def __init__(self) -> None:
         self.namespaces: dict[str, dict[str, str]] = {STREAMS: {}}
@@ -135,10 +140,13 @@ class Catalog:
         self.keys: dict[str, TableKey] = {}
         self.landings: dict[bytes, Landing] = {}
         self.purges: dict[str, Purge] = {}
+        self.departed: dict[str, Departed] = {}
 
     def of_topic(self, topic_id: bytes) -> CatalogTable | None:
-        """The table that is bound to a topic."""
+        """The table that is bound to a topic, in this catalog or in another."""
         landing = self.landings.get(topic_id)
+        if landing is not None and landing.location:
+            return CatalogTable(landing.uuid, landing.location, topic_id)
         key = self.keys.get(landing.uuid) if landing is not None else None
         return self.tables[key] if key is not None else None
 
@@ -154,11 +162,15 @@ class Catalog:
     def forget_topic(self, topic: "Topic", now_ms: int) -> None:
         """The topic went: its table goes too, or stays under another name and belongs to nobody."""
         table = self.of_topic(topic.id)
-        self.landings.pop(topic.id, None)
+        keep = topic.configs.get(ON_DELETE) == "keep"
+        landing = self.landings.pop(topic.id, None)
         if table is None:
             return
+        if landing is not None and landing.location:
+            self.departed[table.uuid] = Departed(topic.name, topic.id, keep)
+            return
         self.remove(self.keys[table.uuid])
-        if topic.configs.get(ON_DELETE) == "keep":
+        if keep:
             self.put((STREAMS, f"{topic.name}-{topic.id.hex()}"), table._replace(topic_id=b""))
         else:
             self.purges[table.uuid] = Purge(table.location, now_ms)
@@ -169,6 +181,7 @@ class Catalog:
             [[*key, *table] for key, table in self.tables.items()],
             [[topic_id, landing.dump()] for topic_id, landing in self.landings.items()],
             [[uuid, *purge] for uuid, purge in self.purges.items()],
+            [[uuid, *departed] for uuid, departed in self.departed.items()],
         ]
 
     @classmethod
@@ -179,6 +192,8 @@ class Catalog:
             catalog.put((namespace, name), CatalogTable(*table))
         catalog.landings = {topic_id: Landing.load(landing) for topic_id, landing in fields[2]}
         catalog.purges = {uuid: Purge(*purge) for uuid, *purge in fields[3]}
+        if len(fields) > 4:
+            catalog.departed = {uuid: Departed(*departed) for uuid, *departed in fields[4]}
         return catalog
 
 
@@ -406,7 +421,7 @@ def hold_topic(state: "State", member: Member, body: HoldTopic) -> No | None:
 
 
 def land(state: "State", member: Member, body: Land) -> int | No:
-    """The number of ranges. The first landing binds the topic to the table."""
+    """The number of ranges. The first one binds the topic to the table."""
     topic = state.topics.by_id.get(body.topic_id)
     if topic is None:
         return No(Reason.UNKNOWN_TOPIC, "no topic has this id")
@@ -415,9 +430,12 @@ def land(state: "State", member: Member, body: Land) -> int | No:
         return No(Reason.TABLE_BOUND, "the topic is bound to another table")
     if body.uuid in state.catalog.keys:
         return No(Reason.TABLE_BOUND, "a table of this catalog is landed in by a commit")
+    if body.location and body.before != (landing.location if landing is not None else ""):
+        return No(Reason.STALE_PREMISE, "the table's metadata file is another one by now")
     if problem := landing_problem(state, topic, body.landed):
         return problem
-    state.catalog.landings.setdefault(topic.id, Landing()).uuid = body.uuid
+    landing = state.catalog.landings.setdefault(topic.id, Landing())
+    landing.uuid, landing.location = body.uuid, body.location or landing.location
     _advance(state, topic.id, body.landed, body.snapshot)
     return len(body.landed)
 
@@ -438,8 +456,8 @@ def note_removed(state: "State", member: Member, body: NoteRemoved) -> No | None
 
 def tables_purged(state: "State", member: Member, body: TablesPurged) -> int:
     """How many of them were still known."""
-    purges = state.catalog.purges
-    return sum(purges.pop(uuid, None) is not None for uuid in body.uuids)
+    known: tuple[dict[str, Any], ...] = (state.catalog.purges, state.catalog.departed)
+    return sum(tables.pop(uuid, None) is not None for uuid in body.uuids for tables in known)
 
 
 RULES = (

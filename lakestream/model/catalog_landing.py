@@ -34,16 +34,28 @@ class Mark(NamedTuple):
     time_ms: int
 
 
-class Landing:
-    """What is known of one topic's table. `held` says why nothing lands, if so; `snapshot` is the last one of ours."""
+class Departed(NamedTuple):
+    """The table of a deleted topic in somebody else's catalog: to be dropped there, or kept under another name."""
 
-    __slots__ = ("accounted", "held", "landed", "removed", "snapshot", "uuid")
+    name: str
+    topic_id: bytes
+    keep: bool
+
+
+class Landing:
+    """What is known of one topic's table. `held` says why nothing lands, if so; `snapshot` is the last one of ours.
+
+    `location` is the metadata file of a table in somebody else's catalog, as it was last found good; empty for our own.
+    """
+
+    __slots__ = ("accounted", "held", "landed", "location", "removed", "snapshot", "uuid")
 
     def __init__(self, uuid: str = "") -> None:
         self.uuid = uuid
         self.held = ""
         self.snapshot = 0
         self.accounted = 0
+        self.location = ""
         self.landed: dict[int, array[int]] = {}
         self.removed: dict[int, list[Mark]] = {}
 
@@ -83,6 +95,7 @@ class Landing:
             self.uuid, self.held, self.snapshot, self.accounted,
             [[partition, numbers.tobytes()] for partition, numbers in self.landed.items()],
             [[partition, [list(mark) for mark in marks]] for partition, marks in self.removed.items()],
+            self.location,
         ]  # fmt: skip
 
     @classmethod
@@ -93,6 +106,7 @@ class Landing:
             landing.landed[partition] = array("Q", packed)
         for partition, marks in fields[5]:
             landing.removed[partition] = [Mark(*mark) for mark in marks]
+        landing.location = fields[6] if len(fields) > 6 else ""
         return landing
 
 

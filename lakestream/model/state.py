@@ -15,7 +15,7 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from lakestream.errors import Corrupt, Halted
-from lakestream.model import catalog, groups, members, producers, streams, topics
+from lakestream.model import catalog, groups, members, producers, rebinding, streams, topics
 from lakestream.model.catalog import Catalog
 from lakestream.model.commands import APPEND, ENVELOPE, Body, Register
 from lakestream.model.groups import Groups
@@ -29,7 +29,7 @@ Outcome = Any
 """A list of results for `Append`; else what the rule says, a No, or STRANGER."""
 Rule = Callable[["State", Member, Any], Outcome]
 
-_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups, catalog)
+_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups, catalog, rebinding)
 _RULES: dict[int, tuple[msgspec.msgpack.Decoder[Any], Rule]] = {
     body.KIND: (msgspec.msgpack.Decoder(body), rule) for family in _FAMILIES for body, rule in family.RULES
 }

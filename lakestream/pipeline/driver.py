@@ -19,11 +19,11 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.streams import WalObject
 from lakestream.pipeline.freshness import Freshness
-from lakestream.pipeline.land import Lander
+from lakestream.pipeline.land import OUTRUN, Lander
 from lakestream.pipeline.planner import RoundLimits, TopicWork, choose
 from lakestream.pipeline.rounds import Engine, carry_out
 from lakestream.pipeline.sweep import RoundName
-from lakestream.pipeline.tasks import Failed
+from lakestream.pipeline.tasks import Failed, Places
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Driver:
                 self._folded.clear()
                 if pause:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._folded.wait(), min(pause, IDLE_S))
+                        await asyncio.wait_for(self._folded.wait(), min(pause, IDLE_S, self._lander.look_every_s))
                     await asyncio.sleep(min(TICK_S, pause))
             return 0
         finally:
@@ -116,6 +116,7 @@ class Driver:
 
     async def step(self) -> float:
         """One round if one is due; how long there is time until the next."""
+        await self._lander.follow()
         state = self._replica.state
         await self._lander.make_tables()
         if not self._replica.epoch:
@@ -129,6 +130,7 @@ class Driver:
     async def drain(self) -> int:
         """Land everything that waits now, whatever its freshness; how many topics could not."""
         await self._replica.catch_up()
+        await self._lander.follow(at_once=True)
         await self._lander.make_tables()
         bad: set[bytes] = set()
         while works := choose(self._replica.state, self.freshness.wanted(self._replica.state) - bad, self._limits):
@@ -155,7 +157,8 @@ class Driver:
         folders, outcomes = await self._lander.open_round(name, works)
         ready = [work for work in works if work.topic_id in folders]
         if ready:
-            answers, whole = await carry_out(self._engine, ready, self._limits, self._root, sources, folders)
+            where = Places(self._root, sources, folders, self._lander.elsewhere())
+            answers, whole = await carry_out(self._engine, ready, self._limits, where)
             outcomes |= answers
             self._untidy |= not whole
         results = await asyncio.gather(
@@ -190,7 +193,7 @@ class Driver:
         topic = self._replica.state.topics.by_id.get(failed.topic_id)
         if topic is None:
             return
-        told = failed.lasting or setback.failures >= FAILURES_UNTOLD
+        told = failed.lasting or (setback.failures >= FAILURES_UNTOLD and failed.reason != OUTRUN)
         say = log.error if told and setback.failures in (1, FAILURES_UNTOLD) else log.warning
         say("topic %s waits and is tried again in %.0f s: %s", topic.name, setback.again_at - now, failed.reason)
         if told:

@@ -18,8 +18,9 @@ from uuid import UUID
 from lakestream.data.tables.file_stats import FileStats, add_digests
 from lakestream.data.tables.iceberg import Commit, Committer
 from lakestream.data.tables.manifests import NewFile
-from lakestream.data.tables.progress import Range
+from lakestream.data.tables.progress import Range, pack_digests
 from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.summaries import DIGESTS_KEY
 from lakestream.data.tables.table_metadata import Table
 from lakestream.data.tables.topic_table import STREAM_ORDER, TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.errors import Corrupt, Fenced, LakestreamError, Missing, Unknown
@@ -30,7 +31,10 @@ from lakestream.model.catalog_landing import LandedRange
 from lakestream.model.catalog_names import STREAMS, Warehouse, root_of
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
+from lakestream.pipeline.following import FOLLOW_EVERY_S, Follower
 from lakestream.pipeline.freshness import is_table
+from lakestream.pipeline.holds import HELD_BY_US
+from lakestream.pipeline.outside import Outside
 from lakestream.pipeline.planner import TopicWork, waits, wanted_from
 from lakestream.pipeline.sweep import RoundName, candidates, referenced
 from lakestream.pipeline.tasks import Failed, Landed
@@ -39,9 +43,8 @@ log = logging.getLogger(__name__)
 
 COMMIT_ATTEMPTS = 8
 COMMITS_AT_ONCE = 8
-HELD_BY_US = "landing: "
-"""How the reasons of our own holds begin: those we may release."""
 MAKE_AGAIN_S = 10.0
+OUTRUN = "the progress moved meanwhile: another pipeline was faster"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,14 +54,18 @@ class Lander:
     """Makes topics' tables, and commits to them."""
 
     def __init__(
-        self, replica: Replica, store: TableStore, warehouse: Callable[[], Warehouse], clock: Clock, random: Random
-    ) -> None:
+        self, replica: Replica, store: TableStore, warehouse: Callable[[], Warehouse], clock: Clock, random: Random,
+        outside: Outside | None = None,
+    ) -> None:  # fmt: skip
         self._replica = replica
         self._store = store
         self._warehouse = warehouse
         self._clock = clock
         self._random = random
-        self._committer = Committer(store, random)
+        self._outside = outside
+        self.look_every_s = FOLLOW_EVERY_S if outside is not None else float("inf")
+        self._follower = Follower(replica, outside, self.hold, clock) if outside is not None else None
+        self._committer = Committer(store, random) if outside is None else outside.committer
         self._pool = ThreadPoolExecutor(COMMITS_AT_ONCE, "land")
         self._tables: dict[bytes, Table] = {}
         self._not_made: dict[bytes, float] = {}
@@ -66,8 +73,20 @@ class Lander:
         """Files that nobody can reach since the time given; to be deleted after a grace (T11)."""
 
     def close(self) -> None:
+        if self._follower is not None and self._outside is not None:
+            self._follower.close()
+            self._outside.close()
         self._pool.shutdown()
         self._committer.close()
+
+    def elsewhere(self) -> dict[str, str]:
+        """What workers need to write to object stores that another catalog has placed tables in."""
+        return self._outside.store.options() if self._outside is not None else {}
+
+    async def follow(self, at_once: bool = False) -> None:
+        """See what others did to tables in another catalog, if there is one: when it is time to, or at once."""
+        if self._follower is not None:
+            await self._follower.tick(at_once)
 
     # -- tables -----------------------------------------------------------------------------------------------------
 
@@ -103,9 +122,21 @@ class Lander:
 
     async def _table(self, topic: Topic) -> Table | Failed:
         """The topic's table as it is now, made if there is none; or why it cannot be landed in (T2)."""
+        try:
+            return await self._found(topic)
+        except LakestreamError as error:
+            return Failed(topic.id, str(error), False)
+        except Exception as error:
+            return _stumbled(topic.id, error)
+
+    async def _found(self, topic: Topic) -> Table | Failed:
         landing = self._replica.state.catalog.landings.get(topic.id)
         if landing is not None and landing.held and not landing.held.startswith(HELD_BY_US):
             return Failed(topic.id, f"held: {landing.held}", False)
+        if self._is_outside(topic.id):
+            if self._outside is None:
+                return Failed(topic.id, "the table is in another catalog, and the setting `catalog` is empty", True)
+            return await self._outside.table(topic)
         try:
             bound = self._replica.state.catalog.of_topic(topic.id)
             table = await self._make(topic) if bound is None else await self._load(topic, bound)
@@ -113,13 +144,16 @@ class Lander:
             return Failed(topic.id, f"the table's metadata is lost: {error}", True)
         except Corrupt as error:
             return Failed(topic.id, f"the table's metadata: {error}", True)
-        except LakestreamError as error:
-            return Failed(topic.id, str(error), False)
         if isinstance(table, No):
             return Failed(topic.id, f"the table cannot be made: {table.message}", True)
         if table.metadata.properties.get(TOPIC_ID_PROPERTY) != str(UUID(bytes=topic.id)):
             return Failed(topic.id, "the table belongs to another topic, by its properties", True)
         return table
+
+    def _is_outside(self, topic_id: bytes) -> bool:
+        """Whether its table is in another catalog, or will be: a topic stays where its table was made."""
+        landing = self._replica.state.catalog.landings.get(topic_id)
+        return self._outside is not None if landing is None or not landing.uuid else bool(landing.location)
 
     async def _load(self, topic: Topic, bound: CatalogTable) -> Table:
         known = self._tables.get(topic.id)
@@ -141,7 +175,7 @@ class Lander:
         change = TableChange(STREAMS, topic.name, uuid, "", table.metadata_location, topic_id=topic.id)
         outcome = await self._replica.propose(CommitTables([change]))
         if isinstance(outcome, No):
-            await self._off(self._store.delete, [table.metadata_location])
+            await self._remove([table.metadata_location])
             return outcome
         self._tables[topic.id] = table
         return table
@@ -154,14 +188,26 @@ class Lander:
         Only in the epoch that the files were written in: when it has ended, others may sweep them already (T12).
         """
         failed: Failed | None
-        certain = True
-        if isinstance(outcome, Failed):
-            failed = outcome
-        else:
-            failed, certain = await self._commit(work, outcome.files, epoch)
+        certain = False
+        try:
+            if isinstance(outcome, Failed):
+                failed, certain = outcome, True
+            else:
+                failed, certain = await self._commit(work, outcome.files, epoch)
+        except LakestreamError as error:
+            failed = Failed(work.topic_id, str(error), False)
+        except Exception as error:
+            failed = _stumbled(work.topic_id, error)
+        if failed is not None:
+            self._forget(work.topic_id)
         if failed is not None and certain and folder:
             await self._sweep(folder)
         return failed
+
+    def _forget(self, topic_id: bytes) -> None:
+        """Its files are read anew the next time: what was damaged may have been put back."""
+        self._tables.pop(topic_id, None)
+        self._committer.forget()
 
     async def _commit(self, work: TopicWork, files: Sequence[FileStats], epoch: int) -> tuple[Failed | None, bool]:
         """Why the work did not land, and whether it certainly did not."""
@@ -172,11 +218,11 @@ class Lander:
             topic = self._replica.state.topics.by_id.get(work.topic_id)
             if topic is None:
                 return Failed(work.topic_id, "the topic was deleted meanwhile", False), True
-            if not self._follows(topic, work):
-                return Failed(work.topic_id, "the progress moved meanwhile: another pipeline was faster", False), True
             table = await self._table(topic)
             if isinstance(table, Failed):
                 return table, True
+            if not self._follows(topic, work):
+                return Failed(work.topic_id, OUTRUN, False), True
             commit = await self._prepare(table, work, files)
             if isinstance(commit, Failed):
                 return commit, True
@@ -185,11 +231,13 @@ class Lander:
             except LakestreamError as error:
                 return Failed(work.topic_id, str(error), False), False
             if not isinstance(outcome, No):
-                self._tables[topic.id] = commit.table
-                if commit.obsolete:
-                    self.obsolete.append((self._clock.monotonic(), commit.obsolete))
+                if commit.table.metadata_location:
+                    self._tables[topic.id] = commit.table
+                obsolete = (*commit.obsolete, *self._outside.take_obsolete()) if self._outside else commit.obsolete
+                if obsolete:
+                    self.obsolete.append((self._clock.monotonic(), obsolete))
                 return None, True
-            await self._off(self._store.delete, commit.written)
+            await self._remove(commit.written)
             if outcome.reason != Reason.STALE_PREMISE:
                 return Failed(work.topic_id, outcome.message, outcome.reason != Reason.TOPIC_HELD), True
             await self._replica.catch_up()
@@ -203,6 +251,9 @@ class Lander:
         )
 
     async def _prepare(self, table: Table, work: TopicWork, files: Sequence[FileStats]) -> Commit | Failed:
+        outside = self._is_outside(work.topic_id)
+        digests = add_digests(stats.digests for stats in files)
+        told = pack_digests([(digests[one.partition].records, digests[one.partition].hash) for one in work.ranges])
         try:
             return await self._off(
                 self._committer.append,
@@ -210,6 +261,8 @@ class Lander:
                 [NewFile(stats=stats, sort_order_id=STREAM_ORDER) for stats in files],
                 [Range(*one) for one in work.ranges],
                 now_ms=self._clock.wall_ms(),
+                notes={DIGESTS_KEY: told} if outside else None,
+                write_metadata=not outside,
             )
         except ValueError as error:
             return Failed(work.topic_id, f"the table's progress contradicts the state's: {error}", True)
@@ -221,13 +274,15 @@ class Lander:
         landing = self._replica.state.catalog.landings.get(topic.id)
         if landing is not None and landing.held.startswith(HELD_BY_US):
             await self._replica.propose(HoldTopic(topic.id, ""))
+        if self._replica.epoch != epoch:
+            raise Fenced("the epoch in which the files were written has ended")
+        if self._outside is not None and self._is_outside(topic.id):
+            return await self._outside.commit(topic, commit)
         location = commit.table.metadata_location
         change = TableChange(
             STREAMS, topic.name, commit.table.metadata.uuid, commit.base, location, topic_id=topic.id, landed=landed,
             snapshot=commit.snapshot_id,
         )  # fmt: skip
-        if self._replica.epoch != epoch:
-            raise Fenced("the epoch in which the files were written has ended")
         try:
             return await self._replica.propose(CommitTables([change]))
         except (Unknown, Fenced):
@@ -275,7 +330,10 @@ class Lander:
         bound = self._replica.state.catalog.of_topic(topic_id)
         if bound is None:
             return 0
+        topic = self._replica.state.topics.by_id[topic_id]
         try:
+            if self._is_outside(topic.id):
+                return await self._follower.sweep(topic) if self._follower is not None else 0
             found = await self._off(self._store.list, f"{root_of(bound.location)}/data/")
             await self._replica.catch_up()
             bound = self._replica.state.catalog.of_topic(topic_id)
@@ -297,14 +355,24 @@ class Lander:
         due = self._clock.monotonic() - grace_s
         while self.obsolete and self.obsolete[0][0] <= due:
             _, uris = self.obsolete.pop(0)
-            try:
-                await self._off(self._store.delete, uris)
-            except LakestreamError as error:
-                log.warning("files that nobody reaches are left: %s", error)
+            await self._remove(uris)
+
+    async def _remove(self, uris: Sequence[str]) -> None:
+        """Take away what nobody refers to; that it failed is no reason to fail anything else."""
+        try:
+            await self._off(self._store.delete, uris)
+        except LakestreamError as error:
+            log.warning("files that nobody reaches are left: %s", error)
 
     async def _off(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+
+def _stumbled(topic_id: bytes, error: Exception) -> Failed:
+    """Whatever it is, it is this topic's: the others must not wait for somebody to understand it."""
+    log.exception("a topic's table could not be worked on", exc_info=error)
+    return Failed(topic_id, f"{type(error).__name__}: {error}", True)
 
 
 def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] | Failed:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
-from lakestream.data.tables.slices import Source
 from lakestream.errors import LakestreamError
 from lakestream.pipeline.planner import RoundLimits, TopicWork, divide
-from lakestream.pipeline.tasks import Answer, Failed, Landed, describe, pack_task, unpack_answer
+from lakestream.pipeline.tasks import Answer, Failed, Landed, Places, describe, pack_task, unpack_answer
 from lakestream.pipeline.worker import land_task
 
 log = logging.getLogger(__name__)
@@ -57,9 +56,7 @@ async def carry_out(
     engine: Engine,
     works: Sequence[TopicWork],
     limits: RoundLimits,
-    root: str,
-    sources: Mapping[int, Source],
-    folders: Mapping[bytes, str],
+    where: Places,
     first_task: int = 0,
 ) -> tuple[dict[bytes, Landed | Failed], bool]:
     """The files of each topic, or why there are none; and whether no job failed (one that did leaves files behind).
@@ -67,7 +64,7 @@ async def carry_out(
     Raises JobFailed if the engine is dead.
     """
     shares = divide(works, engine.slots, limits)
-    tasks = [describe(first_task + n, task, root, sources, folders) for n, task in enumerate(shares)]
+    tasks = [describe(first_task + n, task, where) for n, task in enumerate(shares)]
     try:
         answers = await asyncio.to_thread(engine.run, land_task, [pack_task(task) for task in tasks])
     except JobFailed as error:
@@ -80,7 +77,7 @@ async def carry_out(
         found: dict[bytes, Landed | Failed] = {}
         for half in (works[:middle], works[middle:]):
             after = first_task + len(tasks) + len(found)
-            found |= (await carry_out(engine, half, limits, root, sources, folders, after))[0]
+            found |= (await carry_out(engine, half, limits, where, after))[0]
         return found, False
     wanted = Counter(share.topic_id for task in shares for share in task)
     return judge(wanted, [unpack_answer(body) for bodies in answers for body in bodies]), True

@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from lakestream.data.tables.iceberg import Committer
+from lakestream.data.tables.other_catalog import CatalogAddress, OtherCatalog
 from lakestream.data.tables.store import open_table_store
+from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
@@ -22,6 +25,7 @@ from lakestream.model.commands import LEVEL, Register
 from lakestream.pipeline.driver import Driver
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.land import Lander
+from lakestream.pipeline.outside import Outside
 from lakestream.pipeline.planner import RoundLimits
 from lakestream.pipeline.spark import Spark
 from lakestream.pipeline.worker import land_task
@@ -46,6 +50,8 @@ class Options:
     timing: Timing = field(default_factory=Timing)
     limits: RoundLimits = field(default_factory=RoundLimits)
     freshness: FreshnessLimits = field(default_factory=FreshnessLimits)
+    catalog: CatalogAddress | None = None
+    """Where tables are made, if not in our own catalog."""
     drain_s: float = 10.0
     once: bool = False
     """Land what waits, then stop."""
@@ -112,8 +118,9 @@ class Pipeline:
     async def _work(self, spark: Spark, on_ready: Callable[[], None]) -> int:
         await asyncio.to_thread(spark.warm_up, land_task)
         options, replica = self._options, self.replica
-        store = open_table_store(options.root)
-        lander = Lander(replica, store, self._warehouse, self._clock, self._random)
+        store = wider_store(options.root, replica, options.catalog)
+        outside = self._outside(store)
+        lander = Lander(replica, store, self._warehouse, self._clock, self._random, outside)
         driver = Driver(
             replica, lander, spark, self._clock, Freshness(options.freshness), options.limits, options.root
         )
@@ -143,5 +150,20 @@ class Pipeline:
             log.error("%d topics could not be landed", waiting)
         return 1 if waiting else 0
 
+    def _outside(self, store: WiderStore) -> Outside | None:
+        if self._options.catalog is None:
+            return None
+        catalog, committer = OtherCatalog(self._options.catalog), Committer(store, self._random)
+        return Outside(self.replica, catalog, store, committer, self._clock, self._random)
+
     def _warehouse(self) -> Warehouse:
         return Warehouse(warehouse_uri(self._options.root, self.replica.state.cluster))
+
+
+def wider_store(root: str, replica: Replica, catalog: CatalogAddress | None) -> WiderStore:
+    """The cluster's store, with the folders that another catalog has placed tables in."""
+    return WiderStore(
+        open_table_store(root),
+        lambda: outside_roots(replica.state.catalog),
+        lambda: store_options(catalog.all_properties()) if catalog is not None else {},
+    )

@@ -4,6 +4,7 @@ Both sides are the same version of this code (the package travels with the appli
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +30,17 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     """The URI of the folder or bucket that keys and tables lie below."""
     objects: list[Source]
     topics: list[TopicShare]
+    elsewhere: dict[str, str] = {}
+    """What object stores need that are not below the root, where another catalog has placed a table."""
+
+
+class Places(NamedTuple):
+    """Where everything of a round is: the root, the objects by their numbers in the state, the topics' folders."""
+
+    root: str
+    sources: Mapping[int, Source]
+    folders: Mapping[bytes, str]
+    elsewhere: dict[str, str]
 
 
 class Landed(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
@@ -53,19 +65,19 @@ _TASK = msgspec.msgpack.Decoder(Task)
 _ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-def describe(
-    number: int, shares: Sequence[Share], root: str, sources: Mapping[int, Source], folders: Mapping[bytes, str]
-) -> Task:
-    """The description of a task: `sources` are the objects by their numbers in the state, `folders` the topics'."""
+def describe(number: int, shares: Sequence[Share], where: Places) -> Task:
+    """The description of a task."""
     used = sorted({one.object for share in shares for one in share.slices})
     index = {number: at for at, number in enumerate(used)}
     topics = [
         TopicShare(
-            share.topic_id, folders[share.topic_id], [one._replace(object=index[one.object]) for one in share.slices]
+            share.topic_id,
+            where.folders[share.topic_id],
+            [one._replace(object=index[one.object]) for one in share.slices],
         )
         for share in shares
     ]
-    return Task(number, root, [sources[one] for one in used], topics)
+    return Task(number, where.root, [where.sources[one] for one in used], topics, where.elsewhere)
 
 
 def pack_task(task: Task) -> bytes:

@@ -7,7 +7,7 @@ suffers is its own answer; the others of the task go on.
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 
 import pyarrow as pa
 
@@ -17,11 +17,13 @@ from lakestream.data.tables.file_stats import Digest, FileStats, add_digests
 from lakestream.data.tables.parquet import FileWriter
 from lakestream.data.tables.slices import Slice
 from lakestream.data.tables.store import TableStore, open_table_store
+from lakestream.data.tables.wider_store import open_elsewhere
 from lakestream.errors import Corrupt, LakestreamError, Missing, Retry, Unknown
 from lakestream.pipeline.tasks import Answer, Failed, Landed, Task, TopicShare, pack_answers, unpack_task
 
 log = logging.getLogger(__name__)
 
+STORES_ELSEWHERE = 256
 FILE_BYTES = 128 << 20
 """A file that has grown to this gets no more rows."""
 
@@ -43,12 +45,24 @@ def land_task(body: bytes, attempt: int) -> list[bytes]:
 def land_in(store: TableStore, task: Task, attempt: int) -> list[bytes]:
     """The same where the store is at hand."""
     read = read_slices(task, store)
-    return pack_answers(_land(task, share, store, read, attempt) for share in task.topics)
+    return pack_answers(_land(task, share, _home(store, task, share), read, attempt) for share in task.topics)
 
 
 @cache
 def _store(root: str) -> TableStore:
     return open_table_store(root)
+
+
+@lru_cache(maxsize=STORES_ELSEWHERE)
+def _store_elsewhere(root: str, options: tuple[tuple[str, str], ...]) -> TableStore:
+    return open_elsewhere(root, lambda: dict(options))
+
+
+def _home(store: TableStore, task: Task, share: TopicShare) -> TableStore:
+    """The store that a topic's files go to: another catalog may have placed its table elsewhere."""
+    if share.folder.startswith(f"{task.root}/"):
+        return store
+    return _store_elsewhere(share.folder.rpartition("/data/")[0], tuple(sorted(task.elsewhere.items())))
 
 
 def _land(

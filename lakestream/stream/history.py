@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from lakestream.data.tables.store import TableStore
-from lakestream.errors import Corrupt, LakestreamError, Missing, Rejected, Retry
+from lakestream.errors import Corrupt, Fenced, Halted, Missing, Retry, Unknown
 from lakestream.metadata.replica import Replica
 from lakestream.model.streams import Stream
 
@@ -52,7 +52,8 @@ class History:
         wanted = min(max(max_bytes, 1), READ_BYTES_MAX)
 
         async def rows(readers: "TableReaders", uuid: str) -> "Rows":
-            return await readers.rows(uuid, lambda: self._location(uuid), stream.partition, offset, upto, wanted)
+            current = self._current(stream, uuid)
+            return await readers.rows(uuid, current, stream.partition, offset, upto, wanted)
 
         found = await self._asked(stream, rows)
         views = await self._run(lambda: _rebuilt(found, min(wanted, BATCH_BYTES)))
@@ -70,7 +71,7 @@ class History:
 
         async def find(readers: "TableReaders", uuid: str) -> "FoundRow | None":
             return await readers.find_time(
-                uuid, lambda: self._location(uuid), stream.partition, timestamp, start, upto
+                uuid, self._current(stream, uuid), stream.partition, timestamp, start, upto
             )
 
         return await self._asked(stream, find)
@@ -79,7 +80,7 @@ class History:
         """The record of [start, upto) with the greatest timestamp, the first of several."""
 
         async def find(readers: "TableReaders", uuid: str) -> "FoundRow | None":
-            return await readers.latest_time(uuid, lambda: self._location(uuid), stream.partition, start, upto)
+            return await readers.latest_time(uuid, self._current(stream, uuid), stream.partition, start, upto)
 
         return await self._asked(stream, find)
 
@@ -95,8 +96,6 @@ class History:
         readers = await self._opened()
         uuid = self._uuid(stream)
         self.reads += 1
-        from pyarrow import ArrowException
-
         try:
             try:
                 answer = await ask(readers, uuid)
@@ -104,12 +103,14 @@ class History:
                 # Somebody has rewritten the table, and we do not know yet (T5).
                 await self._replica.catch_up()
                 answer = await ask(readers, uuid)
-        except (Missing, Corrupt, Rejected, ArrowException) as error:
-            self._failed(uuid, stream, error)
-            raise Corrupt(f"{stream!r} cannot be read from its table: {error}") from error
-        except LakestreamError as error:
+        except (Retry, Unknown, Fenced, Halted) as error:
             self._failed(uuid, stream, error)
             raise
+        except Exception as error:
+            # A damaged or forged file makes any library stumble, each in its own way.
+            self._failed(uuid, stream, error)
+            readers.forget(uuid)
+            raise Corrupt(f"{stream!r} cannot be read from its table: {error}") from error
         self._told.discard(uuid)
         return answer
 
@@ -125,14 +126,17 @@ class History:
             raise Corrupt(f"{stream!r} has landed up to {stream.landed}, but the catalog has no table of it")
         return table.uuid
 
-    def _location(self, uuid: str) -> str:
-        """The newest metadata file of a table. Called from threads: it looks at the state, each time anew."""
-        catalog = self._replica.state.catalog
-        key = catalog.keys.get(uuid)
-        table = catalog.tables.get(key) if key is not None else None
-        if table is None:
-            raise Missing(f"the table {uuid} is gone")
-        return table.location
+    def _current(self, stream: Stream, uuid: str) -> Callable[[], str]:
+        """Names the newest metadata file of a table. Called from threads: it looks at the state, each time anew."""
+        topic_id = stream.topic.id
+
+        def location() -> str:
+            table = self._replica.state.catalog.of_topic(topic_id)
+            if table is None or table.uuid != uuid:
+                raise Missing(f"the table {uuid} is gone")
+            return table.location
+
+        return location
 
     async def _opened(self) -> "TableReaders":
         if self._readers is None:

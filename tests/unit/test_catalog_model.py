@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.model import catalog, state, topics
+from lakestream.model import catalog, rebinding, state, topics
 from lakestream.model.catalog import (
     CatalogTable,
     CommitTables,
@@ -20,16 +20,17 @@ from lakestream.model.catalog import (
     TablesPurged,
     UpdateNamespace,
 )
-from lakestream.model.catalog_landing import RANGES_KEPT, LandedRange, Landing
+from lakestream.model.catalog_landing import RANGES_KEPT, Departed, LandedRange, Landing
 from lakestream.model.catalog_names import Warehouse, name_problem, namespace_problem, overlap, root_of
 from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
+from lakestream.model.rebinding import Rebind
 from lakestream.model.state import State, dump, load
 from lakestream.model.streams import append, pack_append
 
 TOPIC = b"t" * 16
-RULES: dict[type, Any] = {body: rule for body, rule in (*catalog.RULES, *topics.RULES)}
+RULES: dict[type, Any] = {body: rule for body, rule in (*catalog.RULES, *rebinding.RULES, *topics.RULES)}
 
 
 class World:
@@ -328,3 +329,71 @@ def test_places_are_known_by_other_spellings() -> None:
     assert Warehouse("file:///lake").place_for("a\x1fb c", "..t/ü", "u") == "file:///lake/a/b_c/t__-u"
     assert root_of("file:///lake/t/metadata/0.metadata.json") == "file:///lake/t"
     assert overlap("a/b", "a/b/c") and overlap("a/b/", "a/b") and not overlap("a/b", "a/bc")
+
+
+# -- tables in somebody else's catalog -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside() -> World:
+    """A topic with three records, whose table is in another catalog, at the metadata file f0."""
+    world = World()
+    world.topic()
+    world.append(1, 3)
+    assert world.say(Land(TOPIC, "ext", 0, [], "f0", "")) == 0
+    return world
+
+
+def test_brokers_are_told_where_a_table_in_another_catalog_is(outside: World) -> None:
+    assert outside.state.catalog.of_topic(TOPIC) == CatalogTable("ext", "f0", TOPIC)
+    assert outside.say(Land(TOPIC, "ext", 7, [LandedRange(0, 0, 2, 2, 1)], "f1", "f0")) == 1
+    assert outside.say(Land(TOPIC, "ext", 0, [], "f2", "f1")) == 0
+    assert outside.state.catalog.of_topic(TOPIC) == CatalogTable("ext", "f2", TOPIC)
+    assert outside.state.catalog.landings[TOPIC].snapshot == 7 and not outside.state.catalog.tables
+
+
+def test_who_knows_an_older_metadata_file_tells_nothing(outside: World) -> None:
+    assert outside.say(Land(TOPIC, "ext", 0, [], "f1", "f0")) == 0
+    late = Land(TOPIC, "ext", 0, [LandedRange(0, 0, 1, 1, 1)], "f9", "f0")
+    assert reason(outside.say(late)) == Reason.STALE_PREMISE
+    assert outside.state.catalog.landings[TOPIC].location == "f1" and outside.state.streams.by_id[1].landed == 0
+
+
+def test_a_held_topics_table_is_still_followed(outside: World) -> None:
+    outside.say(HoldTopic(TOPIC, "somebody added rows"))
+    assert reason(outside.say(Land(TOPIC, "ext", 7, [LandedRange(0, 0, 2, 2, 1)], "f1", "f0"))) == Reason.TOPIC_HELD
+    assert outside.say(Land(TOPIC, "ext", 0, [], "f1", "f0")) == 0
+
+
+def test_a_lost_table_is_replaced_by_another_and_what_landed_is_given_up(outside: World) -> None:
+    outside.say(Land(TOPIC, "ext", 7, [LandedRange(0, 0, 2, 2, 1)], "f1", "f0"))
+    assert reason(outside.say(Rebind(TOPIC, "wrong", "new", "g0"))) == Reason.STALE_PREMISE
+    assert reason(outside.say(Rebind(b"x" * 16, "ext", "new", "g0"))) == Reason.UNKNOWN_TABLE
+    assert reason(outside.say(Rebind(TOPIC, "ext", "", "g0"))) == Reason.MALFORMED
+    assert outside.say(Rebind(TOPIC, "ext", "new", "g0")) is None
+    assert outside.state.catalog.of_topic(TOPIC) == CatalogTable("new", "g0", TOPIC)
+    assert outside.state.streams.by_id[1].landed == 2 and not list(outside.state.catalog.landings[TOPIC].marks(0))
+    assert outside.say(Land(TOPIC, "new", 8, [LandedRange(0, 2, 3, 1, 1)], "g1", "g0")) == 1
+
+
+def test_a_table_of_our_own_catalog_is_not_rebound(world: World) -> None:
+    assert reason(world.say(Rebind(TOPIC, "u1", "new", "g0"))) == Reason.UNKNOWN_TABLE
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_table_of_a_deleted_topic_departs_from_the_other_catalog(keep: bool) -> None:
+    world = World()
+    world.topic(**({"lakestream_table_on_delete": "keep"} if keep else {}))
+    world.say(Land(TOPIC, "ext", 0, [], "f0", ""))
+    world.say(DeleteTopic(TOPIC))
+    assert world.state.catalog.departed == {"ext": Departed("orders", TOPIC, keep)}
+    assert not world.state.catalog.purges and not world.state.catalog.landings
+    assert load(dump(world.state)).catalog.departed == world.state.catalog.departed
+    assert world.say(TablesPurged(["ext"])) == 1 and not world.state.catalog.departed
+
+
+def test_a_checkpoint_keeps_where_outside_tables_are_and_one_from_before_there_were_any_loads(outside: World) -> None:
+    again = load(dump(outside.state))
+    assert again.catalog.of_topic(TOPIC) == CatalogTable("ext", "f0", TOPIC) and dump(again) == dump(outside.state)
+    assert Landing.load(Landing("u").dump()[:6]).location == ""
+    assert catalog.Catalog.load(catalog.Catalog().dump()[:4]).departed == {}

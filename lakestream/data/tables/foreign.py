@@ -20,17 +20,22 @@ class Refused(Exception):
 
 def judge_metadata(old: Json, new: Json) -> bool:
     """Whether `main` has moved, so that the rows have to be judged. Raises Refused or Conflict."""
+    judge_form(old, new)
+    if ours(old["properties"]) != ours(new["properties"]):
+        raise Refused(f"properties that begin with {RESERVED_PREFIX} are written by Lakestream only")
+    _judge_snapshots(old, new)
+    return _main_moves(old, new)
+
+
+def judge_form(old: Json, new: Json) -> None:
+    """The table is the same one, in the same place, with the columns of a stream. Raises Refused."""
     for field, what in (
         ("format-version", "its format version"), ("table-uuid", "its uuid"), ("location", "its location"),
         ("encryption-keys", "encryption keys"),
     ):  # fmt: skip
         if old.get(field) != new.get(field):
             raise Refused(f"a stream's table keeps {what}")
-    if ours(old["properties"]) != ours(new["properties"]):
-        raise Refused(f"properties that begin with {RESERVED_PREFIX} are written by Lakestream only")
     _judge_columns(old, new)
-    _judge_snapshots(old, new)
-    return _main_moves(old, new)
 
 
 def ours(properties: Mapping[str, str]) -> dict[str, str]:

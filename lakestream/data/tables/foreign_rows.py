@@ -5,7 +5,7 @@ been live before, and to be there once: so DELETE, UPDATE and rewrites pass, INS
 rows back do not, whatever the snapshot calls itself. Only two narrow columns are read. This blocks; run it in a thread.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import RawIOBase
 from random import Random
@@ -16,6 +16,7 @@ import numpy as np
 from lakestream.data.tables.foreign import Refused
 from lakestream.data.tables.manifests import DATA, EQUALITY_DELETES, POSITION_DELETES, read_manifest, read_manifest_list
 from lakestream.data.tables.metadata_schema import Json
+from lakestream.data.tables.progress import Range
 from lakestream.data.tables.store import TableStore
 from lakestream.errors import Rejected
 
@@ -56,8 +57,13 @@ class Contents:
     deletes: dict[str, File]
 
 
-def judge_rows(store: TableStore, old: Json | None, new: Json, random: Random) -> None:
-    """Compare two snapshots of one table. Raises Refused; Retry, Missing or Corrupt if they cannot be read."""
+def judge_rows(
+    store: TableStore, old: Json | None, new: Json, random: Random, landed: Sequence[Range] = ()
+) -> None:
+    """Compare two snapshots of one table. Raises Refused; Retry, Missing or Corrupt if they cannot be read.
+
+    Rows of `landed` may be new: they are ours.
+    """
     manifests: dict[str, list[File]] = {}
     before = contents(store, old, manifests) if old is not None else Contents({}, {})
     after = contents(store, new, manifests)
@@ -75,6 +81,7 @@ def judge_rows(store: TableStore, old: Json | None, new: Json, random: Random) -
         Side(store, before, [before.data[path] for path in affected & before.data.keys()]),
         Side(store, after, [after.data[path] for path in affected & after.data.keys()]),
         random,
+        landed,
     )
 
 
@@ -177,8 +184,8 @@ def _packed(file: File, batch: Any) -> "Keys":
     return packed
 
 
-def _compare(before: Side, after: Side, random: Random) -> None:
-    """Every row after was there before, and is there once."""
+def _compare(before: Side, after: Side, random: Random, landed: Sequence[Range]) -> None:
+    """Every row after was there before or has landed since, and is there once."""
     rows = before.rows + after.rows
     if rows > ROWS_AT_ONCE:
         seeds = [np.uint64(random.getrandbits(64) | 1) for _ in range(4)]
@@ -194,6 +201,9 @@ def _compare(before: Side, after: Side, random: Random) -> None:
             raise Refused(f"the row {_shown(twice[0])} would be in the table twice")
         at = np.searchsorted(had, has)
         new = has[(at == len(had)) | (had[np.minimum(at, len(had) - 1)] != has)] if len(had) else has
+        for one in landed:
+            low, high = (np.uint64((one.partition << _OFFSET_BITS) + offset) for offset in (one.start, one.end))
+            new = new[(new < low) | (new >= high)]
         if len(new):
             raise Refused(f"rows come to a stream's table through the stream only: {_shown(new[0])} would be new")
 

@@ -93,6 +93,12 @@ class Committer:
     def close(self) -> None:
         self._files.close()
 
+    def forget(self) -> None:
+        """Read anew from now on: a damaged file that is put back must be seen."""
+        self._tables.clear()
+        self._lists.clear()
+        self._files.forget()
+
     def load(self, metadata_location: str) -> Table:
         """Raises Missing or Corrupt."""
         found = self._tables.get(metadata_location)

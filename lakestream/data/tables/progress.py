@@ -108,6 +108,18 @@ def unpack_ranges(text: str) -> list[Range]:
     ]
 
 
+def pack_digests(digests: Sequence[tuple[int, int]]) -> str:
+    """(records, sum of hashes) of the ranges of one commit, in their order, for its snapshot's summary."""
+    return _pack([len(digests), *(number for digest in digests for number in digest)])
+
+
+def unpack_digests(text: str) -> list[tuple[int, int]]:
+    numbers = _unpack(text)
+    if not numbers or len(numbers) != 1 + 2 * numbers[0]:
+        raise Corrupt("a snapshot's digests are cut")
+    return list(zip(numbers[1::2], numbers[2::2], strict=True))
+
+
 def _pack(numbers: Sequence[int]) -> str:
     packed = bytearray([VERSION])
     for number in numbers:

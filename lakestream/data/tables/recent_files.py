@@ -42,6 +42,12 @@ class RecentFiles:
             self._keep(uri, found)
         return found
 
+    def forget(self) -> None:
+        """Read anew from now on: something that was read cannot be what was written."""
+        with self._lock:
+            self._kept.clear()
+            self._kept_bytes = 0
+
     def get_all(self, uris: Sequence[str]) -> list[bytes]:
         """In the order they were asked for."""
         return self.at_once(self.get, uris)

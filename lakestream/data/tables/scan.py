@@ -12,6 +12,7 @@ from lakestream.data.tables.slices import Slice, Source
 from lakestream.data.tables.store import TableStore, open_table_store
 from lakestream.data.tables.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.tail import TopicTail, fetch_tail
+from lakestream.data.tables.wider_store import open_store_of
 from lakestream.errors import Missing
 
 PIECE_BYTES = 8 << 20
@@ -91,8 +92,9 @@ def read(piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def _read(piece: Piece) -> Iterator[pa.RecordBatch]:
-    store = open_table_store(piece.root)
-    return _read_tail(store, piece) if piece.slices else _read_table(store, piece)
+    if piece.slices:
+        return _read_tail(open_table_store(piece.root), piece)
+    return _read_table(open_store_of(piece.root, piece.metadata_location), piece)
 
 
 def _read_table(store: TableStore, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -123,9 +125,10 @@ def offset_at(tail: TopicTail, partition: int, timestamp: int) -> int:
     bounds = next(one for one in tail.partitions if one.partition == partition)
     store = open_table_store(tail.root)
     if bounds.start < bounds.landed and tail.metadata_location:
-        files = RecentFiles(store)
+        table_store = open_store_of(tail.root, tail.metadata_location)
+        files = RecentFiles(table_store)
         try:
-            reader = TableReader(store, files, ReadCaches(), lambda: tail.metadata_location)
+            reader = TableReader(table_store, files, ReadCaches(), lambda: tail.metadata_location)
             found = reader.find_time(partition, timestamp, bounds.start, bounds.landed)
         finally:
             files.close()

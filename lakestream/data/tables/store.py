@@ -135,7 +135,10 @@ class FolderTableStore:
     def delete(self, uris: Sequence[str]) -> None:
         for uri in uris:
             path = self.path(uri)
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise Retry(f"{uri} cannot be deleted: {error}") from error
             with suppress(OSError):
                 path.parent.rmdir()
 

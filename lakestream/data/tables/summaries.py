@@ -7,6 +7,8 @@ from lakestream.data.tables.manifests import DATA, EQUALITY_DELETES, POSITION_DE
 
 RANGES_KEY = "lakestream.ranges"
 """The offsets that a commit landed (T6). No other commit has it."""
+DIGESTS_KEY = "lakestream.digests"
+"""How many records these were, with which hashes (T16): for the state, if it was not told. In other catalogs only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import msgspec
 from lakestream.errors import Corrupt
 
 MAIN = "main"
+_NEEDED = ("table-uuid", "location", "last-sequence-number", "schemas", "current-schema-id", "partition-specs")
 Part = msgspec.Raw | list[msgspec.Raw]
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw] | None)
@@ -56,11 +57,27 @@ class TableMetadata:
         try:
             found = cls(_RAW.decode(data))
             version = found.value("format-version")
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Corrupt(f"a table's metadata cannot be read: {error}") from error
         if version != 2:
             raise Corrupt(f"a table of format version {version}; we read and write version 2")
+        found._check()
         return found
+
+    def _check(self) -> None:
+        """Raises Corrupt if the file contradicts itself: a damaged one must never look like an empty table."""
+        missing = [name for name in _NEEDED if name not in self.fields]
+        if missing:
+            raise Corrupt(f"a table's metadata has no {missing[0]}")
+        try:
+            main = self.refs.get(MAIN)
+            current = self.current_snapshot_id
+            if main is not None and main["snapshot-id"] != current:
+                raise Corrupt(f"a table's current snapshot is {current}, but its main is at {main['snapshot-id']}")
+            if current is not None and self.current is None:
+                raise Corrupt(f"a table's current snapshot {current} is not among its snapshots")
+        except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"a table's metadata cannot be read: {error}") from error
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "TableMetadata":

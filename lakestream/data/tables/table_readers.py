@@ -90,8 +90,11 @@ class TableReaders:
         return await self._run(lambda: reader.latest_time(partition, start, upto))
 
     def forget(self, table_uuid: str) -> None:
-        """Drop what is known of a table that is gone."""
+        """Drop what is known of a table that is gone or damaged: files that are put back must be seen."""
         self._readers.pop(table_uuid, None)
+        self._files.forget()
+        self._caches.footers.clear()
+        self._caches.deletes.clear()
 
     async def close(self) -> None:
         if self._resting is not None:

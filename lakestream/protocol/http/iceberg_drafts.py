@@ -25,7 +25,9 @@ from lakestream.data.tables.metadata_json import (
 )
 from lakestream.data.tables.metadata_schema import Invalid, Json
 from lakestream.data.tables.metadata_updates import apply_updates
+from lakestream.data.tables.progress import PROGRESS_PROPERTY
 from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY
 from lakestream.errors import Corrupt, Missing
 from lakestream.interfaces import Clock
 from lakestream.model.catalog import CatalogTable, TableChange, TableKey
@@ -34,6 +36,7 @@ from lakestream.protocol.http.iceberg_errors import no_such_table
 
 CLEAN_UP = "write.metadata.delete-after-commit.enabled"
 _PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+_OF_TOPICS = (TOPIC_ID_PROPERTY, PROGRESS_PROPERTY)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -195,12 +198,15 @@ class Drafting:
             raise Refused(f"the commit's files cannot be read: {error}") from error
 
     def _judge_own(self, base: Json, metadata: Json) -> str:
-        """A user's own table: anything, but inside the warehouse. Its way there is returned."""
+        """A user's own table: anything, but inside the warehouse. Its way there is returned.
+
+        It may well be a topic's of another cluster, which then writes the properties that such a table has.
+        """
         path = self._warehouse.path_of(metadata["location"])
         if path is None:
             raise Invalid(f"{metadata['location']} is outside the warehouse {self._warehouse.uri}")
         before: Mapping[str, str] = base.get("properties", {})
-        if ours(metadata["properties"]) != ours(before):
+        if _reserved(metadata["properties"]) != _reserved(before):
             raise Invalid("properties that begin with lakestream. are written by Lakestream only")
         self._judge_paths(before, metadata["properties"])
         if base and metadata["location"] != base["location"]:
@@ -225,6 +231,10 @@ class Drafting:
             place for place in dropped
             if isinstance(place, str) and place not in kept and self._warehouse.path_of(place) is not None
         )  # fmt: skip
+
+
+def _reserved(properties: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in ours(properties).items() if name not in _OF_TOPICS}
 
 
 def is_done(metadata: Json, updates: list[dict[str, Any]]) -> bool:
