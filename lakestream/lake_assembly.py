@@ -6,6 +6,7 @@ libraries are large, so each part comes to be with the first request that needs 
 
 import asyncio
 import importlib
+import os
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lakestream.data.tables.engine_settings import engine_settings
 from lakestream.data.tables.metadata_files import MetadataFiles
 from lakestream.data.tables.store import open_table_store
 from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
@@ -59,8 +61,9 @@ class Lake:
                 return
             module = await _imported("lakestream.protocol.http.iceberg")
             self._catalog = self._catalog or module.catalog_app(
-                self._replica, self._store, self._warehouse(), clock=self._clock, random=self._random
-            )
+                self._replica, self._store, self._warehouse(), clock=self._clock, random=self._random,
+                defaults=engine_settings(self._root, os.environ),
+            )  # fmt: skip
         await self._catalog(scope, receive, send)
 
     async def tail(self, topic: str) -> bytes:

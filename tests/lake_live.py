@@ -12,9 +12,9 @@ from pyiceberg.table import Table
 
 from tests.serving import ROOT, Cluster, eventually
 
-LAND_S = 60.0
-PIPELINE_START_S = 90.0
-COMMAND_S = 60.0
+LAND_S = 120.0
+PIPELINE_START_S = 240.0
+COMMAND_S = 120.0
 
 
 def await_pipeline(cluster: Cluster) -> None:

@@ -26,7 +26,14 @@ class RawRecord:
     stamped: bool = False
 
 
-def encode(records: Sequence[RawRecord], *, codec: int = 0, base_offset: int = 0, control: bool = False) -> bytes:
+def encode(
+    records: Sequence[RawRecord],
+    *,
+    codec: int = 0,
+    base_offset: int = 0,
+    control: bool = False,
+    producer: tuple[int, int, int] = (7, 3, 0),
+) -> bytes:
     """A batch. All records are stamped or none; if they are, they have one timestamp."""
     stamped = records[0].stamped
     base_timestamp = 12_345 if stamped else 0
@@ -44,7 +51,8 @@ def encode(records: Sequence[RawRecord], *, codec: int = 0, base_offset: int = 0
     whole = bytearray(batch.HEADER_SIZE) + packed
     batch.HEADER.pack_into(
         whole, 0, base_offset, len(whole) - 12, 0, 2, 0, attributes, records[-1].offset - base_offset, base_timestamp,
-        records[0].timestamp if stamped else max(-1, *(record.timestamp for record in records)), 7, 3, 0, len(records),
+        records[0].timestamp if stamped else max(-1, *(record.timestamp for record in records)), *producer,
+        len(records),
     )  # fmt: skip
     struct.pack_into(">I", whole, batch.CRC_POSITION, batch.checksum(memoryview(whole), 0, len(whole)))
     return bytes(whole)

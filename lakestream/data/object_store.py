@@ -7,7 +7,7 @@ here and not in the client, because only one who sees each attempt can tell "cer
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -227,12 +227,18 @@ def _open(url: str, request_timeout_s: float, options: dict[str, Any]) -> Object
         return MemoryStore()
     if scheme in ("", "file") or "://" not in url:
         raise ValueError(f"{url} is a folder: an object store's client would not sync it, FolderWal does")
-    client_options: dict[str, Any] = {"timeout": timedelta(seconds=request_timeout_s)}
+    client = client_options(request_timeout_s, options)
+    return from_url(url, client_options=client, retry_config={"max_retries": 0}, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def client_options(request_timeout_s: float, options: Mapping[str, Any]) -> dict[str, Any]:
+    """How obstore's client behaves, whatever the store."""
+    found: dict[str, Any] = {"timeout": timedelta(seconds=request_timeout_s)}
     # Who names a plain endpoint means it. The client looks at the variable that allows it only if no options are given.
     named = [*options.values(), *(os.environ.get(variable, "") for variable in ENDPOINT_VARIABLES)]
     if any(str(value).startswith("http://") for value in named):
-        client_options["allow_http"] = True
-    return from_url(url, client_options=client_options, retry_config={"max_retries": 0}, **options)  # type: ignore[call-overload, no-any-return]
+        found["allow_http"] = True
+    return found
 
 
 async def _pause(attempt: int) -> None:

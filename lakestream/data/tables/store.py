@@ -7,7 +7,6 @@ anything else.
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -19,6 +18,8 @@ from lakestream.model.reasons import Reason
 T = TypeVar("T")
 PLACE_ATTEMPTS = 8
 REQUESTS_AT_ONCE = 8
+REQUEST_TIMEOUT_S = 120.0
+"""For a whole request: a data file of 128 MB on a slow line takes a minute."""
 
 
 class TableStore(Protocol):
@@ -171,13 +172,13 @@ class ObjectTableStore:
 
     requests_at_once = REQUESTS_AT_ONCE
 
-    def __init__(self, root: str, options: dict[str, Any], request_timeout_s: float = 30.0) -> None:
+    def __init__(self, root: str, options: dict[str, Any], request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         from obstore.store import from_url
 
+        from lakestream.data.object_store import client_options
+
         self.root = root.rstrip("/")
-        client: dict[str, Any] = {"timeout": timedelta(seconds=request_timeout_s)}
-        if any(str(value).startswith("http://") for value in options.values()):
-            client["allow_http"] = True
+        client = client_options(request_timeout_s, options)
         self._store = from_url(self.root, client_options=client, **options)  # type: ignore[call-overload]
 
     def __repr__(self) -> str:
@@ -189,7 +190,8 @@ class ObjectTableStore:
 
         key = key_below(self.root, uri)
         try:
-            obstore.put(self._store, key, data, mode="create")
+            # Never multipart: its completion would not be conditional.
+            obstore.put(self._store, key, data, mode="create", use_multipart=False)
         except AlreadyExistsError:
             # Our own answer may have been lost, then the same bytes are there.
             if self.get(uri) != data:
