@@ -60,6 +60,7 @@ from lakestream.stream.waiting import Waiting
 
 if TYPE_CHECKING:
     from lakestream.lake_assembly import Lake
+    from lakestream.metadata.stores.owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,15 @@ async def open_command_log(settings: Settings) -> CommandLog:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     return await SqliteLog.open(path, clock=SystemClock())
+
+
+async def share_command_log(command_log: CommandLog, socket_path: str) -> "Owner":
+    """A single broker owns its log in its own process; the pipeline uses it through a socket."""
+    from lakestream.metadata.stores.owner import Owner
+    from lakestream.metadata.stores.sqlite import SqliteLog
+
+    assert isinstance(command_log, SqliteLog), "only a file has to be shared"
+    return await Owner.serve(command_log, socket_path)
 
 
 async def open_wal(settings: Settings) -> Wal:
@@ -275,19 +285,20 @@ def build_upkeep(core: Core, mover: Mover, metrics: Metrics) -> Upkeep:
     return Upkeep(core.membership, collector, retention, mover, schedule, purge)
 
 
-def run(settings: Settings, broker_id: int, ready_fd: int | None = None) -> int:
-    """Run one broker in this process until SIGTERM; returns its exit code."""
+def run(settings: Settings, broker_id: int, ready_fd: int | None = None, log_socket: str = "") -> int:
+    """Run one broker in this process until SIGTERM; returns its exit code. `log_socket`: shares its command log."""
     import uvloop
 
     memory.tune_allocator()
     sys.setswitchinterval(SWITCH_S)
     kernels.warm()
     memory.release_compiler_pages()
-    return uvloop.run(_run(settings, broker_id, ready_fd))
+    return uvloop.run(_run(settings, broker_id, ready_fd, log_socket))
 
 
-async def _run(settings: Settings, broker_id: int, ready_fd: int | None) -> int:
+async def _run(settings: Settings, broker_id: int, ready_fd: int | None, log_socket: str) -> int:
     core = await build_core(settings, broker_id)
+    sharing = await share_command_log(core.command_log, log_socket) if log_socket else None
     kafka = build_kafka(core)
     metrics = Metrics()
     http = build_http(core, kafka, metrics, lambda: broker.ready())
@@ -328,6 +339,8 @@ async def _run(settings: Settings, broker_id: int, ready_fd: int | None) -> int:
             announce(ready_fd, Announcement(broker_id, f"{me.host}:{me.port}", me.http, os.getpid()))
 
     code = await broker.run(on_ready)
+    if sharing is not None:
+        await sharing.close()
     if core.lake is not None:
         await core.lake.history.close()
     return code

@@ -97,9 +97,11 @@ class _Supervisor:
         self._brokers: list[_Child] = []
         self._signals = 0
         self._asked_to_stop = asyncio.Event()
-        if (len(each) > 1 or each[0].tables) and database is not None:
+        self._socket = str(sockets / "log.sock")
+        self._shares = len(each) == 1 and each[0].tables and database is not None
+        """One broker owns the log in its own process, and lets the pipeline use it."""
+        if len(each) > 1 and database is not None:
             database.parent.mkdir(parents=True, exist_ok=True)
-            self._socket = str(sockets / "log.sock")
             argv = (*programs.owner, str(database.absolute()), self._socket)
             self._owner = _Child("log owner", argv, {}, socket_path=self._socket)
 
@@ -130,10 +132,12 @@ class _Supervisor:
 
     def _broker(self, number: int, settings: Settings) -> "_Child":
         argv = (*self._programs.broker, "--id", str(number))
-        return _Child(f"broker {number}", argv, self._handed_down(settings))
+        if self._shares:
+            argv += ("--log-socket", self._socket)
+        return _Child(f"broker {number}", argv, self._handed_down(settings, self._owner is not None))
 
-    def _handed_down(self, settings: Settings) -> dict[str, str]:
-        if self._owner is not None:
+    def _handed_down(self, settings: Settings, by_socket: bool) -> dict[str, str]:
+        if by_socket:
             settings = replace(settings, metadata=f"owner:{self._socket}")
         return {config.CHILD_VARIABLE: config.to_json(settings)}
 
@@ -145,7 +149,7 @@ class _Supervisor:
         if missing:
             log.error("tables wait: %s not installed; run `pip install lakestream` again", " and ".join(missing))
             return []
-        environment = self._handed_down(self._each[0])
+        environment = self._handed_down(self._each[0], self._owner is not None or self._shares)
         self._pipeline = _Child("pipeline", self._programs.pipeline, environment, vital=False)
         return [asyncio.create_task(self._pipeline.run())]
 
@@ -179,11 +183,15 @@ class _Supervisor:
         first, page = said[0].kafka, said[0].http
         command = "lakestream" if shutil.which("lakestream") else sys.argv[0]
         where = "" if first == config.DEFAULT_BOOTSTRAP else f" --bootstrap {first}"
+        tables = (
+            f"#       {command} sql 'select text(value) from greetings'{where}\n"
+            f"#       {command} tables{where}\n"
+            f"#       tables for all engines: Iceberg REST catalog at http://{page}/iceberg\n"
+        )
         print(
             f"# try:  echo hello | {command} produce greetings{where}\n"
             f"#       {command} consume greetings --from-beginning{where}\n"
-            f"#       {command} brokers{where}\n"
-            f"#       curl http://{page}/metrics\n"
+            f"{tables if self._each[0].tables else ''}"
             f"# stop with Ctrl-C",
             file=sys.stderr,
             flush=True,
@@ -209,10 +217,11 @@ class _Supervisor:
     async def _stop(self) -> None:
         """Brokers drain first, and the pipeline; the log's owner goes last, since those who drain still need it."""
         drain_s = self._each[0].drain_ms / 1000
-        stops = [child.stop(drain_s) for child in self._brokers]
-        if self._pipeline is not None:
-            stops.append(self._pipeline.stop(drain_s + PIPELINE_STOP_S))
-        await asyncio.gather(*stops)
+        landing = [self._pipeline.stop(drain_s + PIPELINE_STOP_S)] if self._pipeline is not None else []
+        if self._shares:
+            await asyncio.gather(*landing)
+            landing = []
+        await asyncio.gather(*(child.stop(drain_s) for child in self._brokers), *landing)
         if self._owner is not None:
             await self._owner.stop(OWNER_STOP_S)
 

@@ -17,7 +17,8 @@ from lakestream.settings import CHILD_VARIABLE, from_json
 @click.command(cls=SettingsCommand, hidden=True)
 @click.option("--id", "broker_id", type=click.IntRange(min=0), required=True, help="The broker's id.")
 @click.option("--ready-fd", type=click.IntRange(min=0), help="Descriptor on which to say that it serves.")
-def broker(broker_id: int, ready_fd: int | None, **flags: Any) -> None:
+@click.option("--log-socket", default="", help="Socket behind which the pipeline finds this broker's command log.")
+def broker(broker_id: int, ready_fd: int | None, log_socket: str, **flags: Any) -> None:
     """Run one broker until SIGTERM. Its settings come from the supervisor, or like those of `serve`."""
     inherited = os.environ.pop(CHILD_VARIABLE, None)
     settings = from_json(inherited) if inherited else loaded_settings(flags).settings
@@ -25,7 +26,7 @@ def broker(broker_id: int, ready_fd: int | None, **flags: Any) -> None:
     from lakestream.assembly import run
 
     try:
-        sys.exit(run(settings, broker_id, ready_fd))
+        sys.exit(run(settings, broker_id, ready_fd, log_socket))
     except (Corrupt, Halted) as error:
         logging.getLogger(__name__).critical("cannot start: %s", error)
         sys.exit(GIVE_UP)

@@ -22,6 +22,7 @@ from lakestream.readiness import Announcement, announce
 from lakestream.settings import CHILD_VARIABLE, from_json
 parser = argparse.ArgumentParser()
 parser.add_argument("--id", type=int); parser.add_argument("--ready-fd", type=int)
+parser.add_argument("--log-socket", default="")
 flags = parser.parse_args()
 settings = from_json(os.environ[CHILD_VARIABLE])
 folder = os.environ["TOY_FOLDER"]
@@ -42,6 +43,7 @@ def drain(*_):
 signal.signal(signal.SIGTERM, drain)
 write("pid", str(os.getpid()))
 write("settings", os.environ[CHILD_VARIABLE])
+write("socket", flags.log_socket)
 print("noise on standard output", flush=True)
 host = settings.advertised_host
 announce(flags.ready_fd, Announcement(flags.id, f"{host}:{settings.advertised_port}",
@@ -289,8 +291,9 @@ def test_with_tables_a_pipeline_runs_beside_the_broker_on_the_same_log_and_comes
     toy = start(brokers=1, tables=True)
     toy.ready_line()
     eventually(lambda: has_begun(toy, "pid-pipeline"))
-    urls = {json.loads(toy.read(f"settings-{name}"))["metadata"] for name in ("0", "pipeline")}
-    assert len(urls) == 1 and urls.pop().startswith("owner:/")
+    own, shared = (json.loads(toy.read(f"settings-{name}"))["metadata"] for name in ("0", "pipeline"))
+    assert own.startswith("sqlite:///") and shared == f"owner:{toy.read('socket-0')}"
+    assert not (toy.folder / "pid-owner").exists(), "a single broker owns its log itself"
     before = toy.pid("pipeline")
     os.kill(before, signal.SIGKILL)
     eventually(lambda: has_begun(toy, "pid-pipeline") and toy.pid("pipeline") != before)

@@ -1,6 +1,7 @@
 """The process that owns a SQLite command log for several brokers of one machine, behind a Unix socket.
 
-It is no broker: a frozen broker never holds the file, and a frozen client never holds up the owner (L15).
+It is no broker: a frozen broker never holds the file, and a frozen client never holds up the owner (L15). Where there
+is one broker only, its own process is the owner, and serves the pipeline (`Owner.serve`).
 Run it as `python -m lakestream.metadata.stores.owner DATABASE SOCKET`, or start it with `start_owner`.
 """
 
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Owner:
-    """Serves one log to all who connect. `open`, then `close`."""
+    """Serves one log to all who connect. `open` or `serve`, then `close`."""
 
     def __init__(self, commands: SqliteLog, socket_path: str) -> None:
         self.commands = commands
@@ -48,13 +49,19 @@ class Owner:
     @classmethod
     async def open(cls, database: str | os.PathLike[str], socket_path: str | os.PathLike[str]) -> "Owner":
         """Take the file and listen. The one who holds the file's lock may replace the socket of a dead owner."""
-        owner = cls(await _open_log(database), os.fspath(socket_path))
+        commands = await _open_log(database)
         try:
-            listener = _bind(owner._socket_path)
-            owner._server = await asyncio.get_running_loop().create_unix_server(lambda: _Client(owner), sock=listener)
+            return await cls.serve(commands, socket_path)
         except BaseException:
-            await owner.commands.close()
+            await commands.close()
             raise
+
+    @classmethod
+    async def serve(cls, commands: SqliteLog, socket_path: str | os.PathLike[str]) -> "Owner":
+        """Let others use a log that is open in this process."""
+        owner = cls(commands, os.fspath(socket_path))
+        listener = _bind(owner._socket_path)
+        owner._server = await asyncio.get_running_loop().create_unix_server(lambda: _Client(owner), sock=listener)
         owner._news = asyncio.create_task(owner._spread_news(), name="command-log-news")
         return owner
 
@@ -73,12 +80,13 @@ class Owner:
 
     async def _spread_news(self) -> None:
         told = self.commands.last
-        while True:
-            await self.commands.wait(told, NEWS_POLL_S)
-            if self.commands.last != told:
-                told = self.commands.last
-                for client in list(self.clients):
-                    client.tell(told)
+        with contextlib.suppress(Retry):  # when it was closed there is no more news
+            while True:
+                await self.commands.wait(told, NEWS_POLL_S)
+                if self.commands.last != told:
+                    told = self.commands.last
+                    for client in list(self.clients):
+                        client.tell(told)
 
 
 class _Client(asyncio.Protocol):
