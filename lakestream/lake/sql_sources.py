@@ -8,7 +8,7 @@ tail, are streams of all their rows, made anew whenever a scan begins. Nothing i
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,10 @@ from lakestream.data.tables.recent_files import RecentFiles
 from lakestream.data.tables.runs import FIRST, LAST, MAX_TIMESTAMP, PARTITION
 from lakestream.data.tables.schema import ARROW_SCHEMA
 from lakestream.data.tables.slices import Slice
-from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.store import TableStore, open_table_store
 from lakestream.data.tables.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.tail import TopicTail
+from lakestream.data.tables.wider_store import open_store_of
 from lakestream.errors import Corrupt, LakestreamError
 from lakestream.lake.sql_files import Faults, StoreFiles
 
@@ -57,8 +58,21 @@ class Rows:
             raise
 
 
-def topic_parts(store: TableStore, tail: TopicTail, faults: Faults) -> list[Any]:
+class Stores(NamedTuple):
+    """Where a topic's table is read from, and where its WAL: the same, unless the table is in another catalog."""
+
+    table: TableStore
+    wal: TableStore
+
+
+def open_stores(tail: TopicTail) -> Stores:
+    wal = open_table_store(tail.root)
+    return Stores(open_store_of(tail.root, tail.metadata_location) if tail.metadata_location else wal, wal)
+
+
+def topic_parts(stores: Stores, tail: TopicTail, faults: Faults) -> list[Any]:
     """What together is the topic, each row once. Raises Missing if the table has moved on meanwhile."""
+    store = stores.table
     view = _view(store, tail) if tail.metadata_location else TableView()
     dirty = [file for file in view.files.values() if _touching(view, file)]
     clean = [file for file in view.files.values() if not _touching(view, file)] if view.deletes else view.files.values()
@@ -68,7 +82,7 @@ def topic_parts(store: TableStore, tail: TopicTail, faults: Faults) -> list[Any]
     if dirty:
         parts.append(Rows(ARROW_SCHEMA, lambda: undeleted_rows(store, view, dirty), faults))
     if tail.slices:
-        parts.append(Rows(ARROW_SCHEMA, lambda: tail_rows(store, tail), faults))
+        parts.append(Rows(ARROW_SCHEMA, lambda: tail_rows(stores.wal, tail), faults))
     return parts or [ARROW_SCHEMA.empty_table()]
 
 

@@ -12,7 +12,7 @@ from lakestream.data.tables.store import FolderTableStore
 from lakestream.data.tables.tail import PartitionBounds, TopicTail
 from lakestream.errors import Missing
 from lakestream.lake.sql_files import Faults
-from lakestream.lake.sql_sources import ahead, topic_parts
+from lakestream.lake.sql_sources import Stores, ahead, open_stores, topic_parts
 from tests.iceberg_tables import NOW_MS, Lake, OtherEngine, add_column, timestamp_of
 
 NOISE_BYTES = 1000
@@ -46,7 +46,7 @@ class World:
         bounds = [PartitionBounds(0, 0, 3000, 3000), PartitionBounds(1, 0, 1000, 1000)]
         tail = TopicTail("t", self.store.root, self.lake.location, bounds, [], [], [])
         database = duckdb.connect()
-        parts = topic_parts(self.store, tail, self.faults)
+        parts = topic_parts(Stores(self.store, self.store), tail, self.faults)
         for number, part in enumerate(parts):
             database.register(f"part{number}", part)
         union = " UNION ALL ".join(f"SELECT * FROM part{number}" for number in range(len(parts)))
@@ -114,6 +114,15 @@ def test_a_file_that_is_gone_is_told_by_its_name(world: World) -> None:
     with pytest.raises(duckdb.Error):
         world.ask("select sum(stream_offset) from t")
     assert isinstance(world.faults.first, Missing) and path in str(world.faults.first)
+
+
+def test_a_table_in_another_catalog_is_read_where_it_lies(world: World, tmp_path: Path) -> None:
+    bounds = [PartitionBounds(0, 0, 3000, 3000), PartitionBounds(1, 0, 1000, 1000)]
+    tail = TopicTail("t", f"file://{tmp_path / 'elsewhere'}", world.lake.location, bounds, [], [], [])
+    [part] = topic_parts(open_stores(tail), tail, world.faults)
+    database = duckdb.connect()
+    database.register("t", part)
+    assert database.execute("select count(value) from t where stream_offset < 10").fetchall() == [(20,)]
 
 
 def test_work_is_done_ahead_in_order_and_only_so_far() -> None:
