@@ -240,7 +240,10 @@ class Lander:
             await self._remove(commit.written)
             if outcome.reason != Reason.STALE_PREMISE:
                 return Failed(work.topic_id, outcome.message, outcome.reason != Reason.TOPIC_HELD), True
-            await self._replica.catch_up()
+            try:
+                await self._replica.catch_up()
+            except LakestreamError as error:
+                return Failed(work.topic_id, str(error), False), True
         return Failed(work.topic_id, f"others committed {COMMIT_ATTEMPTS} times in between", False), True
 
     def _follows(self, topic: Topic, work: TopicWork) -> bool:

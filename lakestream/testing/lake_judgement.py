@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.model.catalog_names import root_of
@@ -16,14 +17,29 @@ from lakestream.testing.table_witness import Watched
 ROUNDS = 5
 
 
-async def judge_lake(cluster: LakeCluster, topics: Sequence[bytes], dead_may_stay: bool, late: bool) -> None:
-    """Raises Violation. `late`: what was written late, or by who died of it, may lie where a dropped table was."""
-    await judge(cluster, topics, dead_may_stay)
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What may lie about in the end.
+
+    dead        WAL objects without entries: where wall clocks were set back cluster time stood still (L14)
+    dropped     files where a dropped table was: written late, or by who died of it
+    metadata    metadata files that nobody refers to: of commits whose author died or lost its epoch, or whose
+                snapshots somebody else expired; they are for the search for orphans
+    """
+
+    dead: bool
+    dropped: bool
+    metadata: bool
+
+
+async def judge_lake(cluster: LakeCluster, topics: Sequence[bytes], allowed: Allowed) -> None:
+    """Raises Violation."""
+    await judge(cluster, topics, allowed.dead)
     state = cluster.auditor.state
     for topic_id in topics:
         _judge_rows(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
         _judge_memory(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
-    await _judge_files(cluster, late)
+    await _judge_files(cluster, allowed)
     cluster.check()
 
 
@@ -56,7 +72,7 @@ def _judge_memory(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
             raise Violation(f"the state remembers {told} of partition {partition}, but {true} landed")
 
 
-async def _judge_files(cluster: LakeCluster, late: bool) -> None:
+async def _judge_files(cluster: LakeCluster, allowed: Allowed) -> None:
     """After a sweep no data file of ours is left that no snapshot of a table needs (T12)."""
     left: list[str] = []
     for _ in range(ROUNDS):
@@ -64,20 +80,25 @@ async def _judge_files(cluster: LakeCluster, late: bool) -> None:
             node = cluster.landers[seat.name]
             if seat.process is not None and node.driver is not None and node.replica.epoch:
                 await seat.process.start(node.driver.sweep())
-        left = _left_over(cluster, late)
+        left = _left_over(cluster, allowed)
         if not left:
             return
         await asyncio.sleep(1.0)
     raise Violation(f"files that no table needs were not removed: {left[:5]} ({len(left)})")
 
 
-def _left_over(cluster: LakeCluster, late: bool) -> list[str]:
-    """Data files of ours that no snapshot needs, and all files of tables that are no more (an empty one's aside)."""
+def _left_over(cluster: LakeCluster, allowed: Allowed) -> list[str]:
+    """Data files of ours that no snapshot needs, and what else is not allowed."""
     tables = cluster.auditor.state.catalog.tables.values()
     needed: set[str] = set()
     for table in tables:
-        needed |= reachable(cluster.tables, TableMetadata.parse(cluster.tables.get(table.location)))
+        metadata = TableMetadata.parse(cluster.tables.get(table.location))
+        needed |= reachable(cluster.tables, metadata) | {table.location}
     roots = tuple(f"{root_of(table.location)}/" for table in tables)
-    ours = [uri for uri in cluster.tables.files if uri.startswith(roots)]
-    dropped = [uri for uri in cluster.tables.files if not uri.startswith(roots) and "/metadata/00000-" not in uri]
-    return [uri for uri in ours if round_of(uri) is not None and uri not in needed] + ([] if late else dropped)
+    unneeded = [uri for uri in cluster.tables.files if uri not in needed]
+    left = [uri for uri in unneeded if uri.startswith(roots) and round_of(uri) is not None]
+    if not allowed.metadata:
+        left += [uri for uri in unneeded if uri.startswith(roots) and "/metadata/" in uri]
+    if not allowed.dropped:
+        left += [uri for uri in unneeded if not uri.startswith(roots) and "/metadata/00000-" not in uri]
+    return left

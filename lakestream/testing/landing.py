@@ -31,7 +31,7 @@ from lakestream.testing.cluster import Cluster
 from lakestream.testing.faults import NO_FAULTS
 from lakestream.testing.foreigners import Foreigner
 from lakestream.testing.lake_cluster import LakeCluster
-from lakestream.testing.lake_judgement import judge_lake
+from lakestream.testing.lake_judgement import Allowed, judge_lake
 from lakestream.testing.ledger import Partition, Violation
 from lakestream.testing.mixes import LAKE_MIXES, LakeMix, Mix
 from lakestream.testing.node import Classes, NodeOptions
@@ -148,10 +148,15 @@ class Landing(Scenario):
         await self._quiesce()
         for task in side:
             task.cancel()
-        late = self._mix.faults.tables != NO_FAULTS or self._mix.kill_every_s > 0
-        await judge_lake(cluster, self._topics, dead_may_stay=self._mix.jump_every_s > 0, late=late)
+        await judge_lake(cluster, self._topics, self._allowed())
         self._check()
         return self._landing_report(others)
+
+    def _allowed(self) -> Allowed:
+        mix = self._lake_mix
+        lossy = mix.faults.tables != NO_FAULTS or mix.kill_every_s > 0
+        calm = not (lossy or mix.pause_every_s or mix.cut_every_s or mix.foreigners)
+        return Allowed(dead=mix.jump_every_s > 0, dropped=lossy, metadata=not calm)
 
     async def _chaos(self, seconds: float) -> None:
         until = self._loop.time() + seconds

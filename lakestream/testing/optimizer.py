@@ -25,6 +25,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import CommitTables, TableChange
 from lakestream.model.catalog_names import STREAMS
 from lakestream.model.reasons import No
+from lakestream.pipeline.land import Lander
 from lakestream.pipeline.sweep import RoundName
 from lakestream.testing.live_files import LiveFile, live_files
 
@@ -36,13 +37,16 @@ TAKES_S = (0.0, 0.0, 0.5, 1.5)
 class Optimizer:
     """Rewrites files of the tables that there are."""
 
-    def __init__(self, replica: Replica, store: TableStore, clock: Clock, random: Random, often: float) -> None:
+    def __init__(
+        self, replica: Replica, store: TableStore, clock: Clock, random: Random, lander: Lander, often: float
+    ) -> None:
         self.rewrites = 0
         self._replica = replica
         self._store = store
         self._clock = clock
         self._random = random
         self.often = often
+        self._lander = lander
         self._committer = Committer(store, random)
 
     def wants(self) -> bool:
@@ -87,6 +91,7 @@ class Optimizer:
             await self._off(lambda: self._store.delete(commit.written))
         else:
             self.rewrites += 1
+            self._lander.obsolete.append((self._clock.monotonic(), commit.obsolete))
 
     def _write(self, table: Table, chosen: list[LiveFile], name: RoundName) -> list[NewFile]:
         rows = pa.concat_tables([one.live(self._store) for one in chosen])

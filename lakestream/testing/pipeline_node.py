@@ -150,7 +150,9 @@ class PipelineNode:
         driver = classes.driver(
             self.replica, self.lander, self.engine, self._clock, freshness, options.limits, self._tables.root
         )
-        driver.optimizer = classes.optimizer(self.replica, self._tables, self._clock, self._random, options.optimize)
+        driver.optimizer = classes.optimizer(
+            self.replica, self._tables, self._clock, self._random, self.lander, options.optimize
+        )
         self.membership.settled = driver.settled
         await self.membership.join()
         self.driver = driver

@@ -12,8 +12,9 @@ pytest.importorskip("pyarrow")
 from lakestream.data.tables.iceberg import Committer
 from lakestream.data.tables.store import open_table_store
 from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.errors import Retry
 from lakestream.model.batch import HEADER
-from lakestream.model.catalog import HoldTopic
+from lakestream.model.catalog import CommitTables, HoldTopic, TableChange
 from lakestream.pipeline.driver import TICK_S
 from lakestream.pipeline.land import HELD_BY_US
 from lakestream.pipeline.sweep import referenced
@@ -94,6 +95,35 @@ async def test_a_step_whose_epoch_ends_while_tables_are_made_is_put_off(
 
     monkeypatch.setattr(pipeline.lander, "make_tables", ends)
     assert await pipeline.driver.step() == TICK_S
+    await pipeline.stop()
+    await broker.stop()
+
+
+async def test_a_round_survives_that_it_cannot_remove_what_a_lost_commit_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, pipeline, _ = await start_both(tmp_path)
+    [stream] = await broker.topic("a")
+    await broker.append((stream, batch(b"one")))
+    await pipeline.replica.catch_up()
+    prepare = pipeline.lander._prepare
+
+    async def interfered(table: Any, *rest: Any) -> Any:
+        """Somebody else commits meanwhile, and then the store fails."""
+        commit = await prepare(table, *rest)
+        monkeypatch.setattr(pipeline.lander, "_prepare", prepare)
+        theirs = Committer(pipeline.store, Random(3)).create(table.metadata)
+        swap = TableChange("streams", "a", table.metadata.uuid, table.metadata_location, theirs.metadata_location)
+        assert await broker.replica.propose(CommitTables([swap])) == 1
+        monkeypatch.setattr(pipeline.store, "delete", refuse)
+        return commit
+
+    def refuse(_: Sequence[str]) -> None:
+        raise Retry("not now")
+
+    monkeypatch.setattr(pipeline.lander, "_prepare", interfered)
+    assert await pipeline.driver.round([stream.topic.id]) == {stream.topic.id}
+    assert pipeline.rows("a").num_rows == 1
     await pipeline.stop()
     await broker.stop()
 
