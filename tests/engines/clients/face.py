@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tests.engines.environments import build
 
-STATEMENT_S = 180.0
+STATEMENT_S = 300.0
 PROGRAMS = Path(__file__).parent / "programs"
 
 READ, TRAVEL, DELETE, UPDATE, INSERT, REWRITE, EXPIRE = ALL = (

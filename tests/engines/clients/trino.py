@@ -14,7 +14,7 @@ from tests.engines.environments import build
 from tests.serving import eventually
 from tests.weed import free_ports
 
-START_S = 180.0
+START_S = 300.0
 JVM = ("-Xmx1G", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--sun-misc-unsafe-memory-access=allow")
 CONFIG = """\
 coordinator=true
