@@ -17,11 +17,12 @@ from itertools import chain
 import duckdb
 import pyarrow as pa
 
-from lakestream.data.tables.store import open_table_store
+from lakestream.data.tables.wider_store import open_wide
 from lakestream.errors import LakestreamError, Missing
 from lakestream.lake.sql_files import Faults
 from lakestream.lake.sql_names import Directory, Name, names_in, quoted
 from lakestream.lake.sql_sources import topic_parts
+from lakestream.model.catalog_names import root_of
 
 ATTEMPTS = 5
 HELD_BYTES = 32 << 20
@@ -153,7 +154,8 @@ class _Session:
     def _show(self, names: list[Name]) -> None:
         found = self._directory.find(names)
         for name, tail in found.topics.items():
-            self._view(name, topic_parts(open_table_store(tail.root), tail, self._faults))
+            store = open_wide(tail.root, lambda tail=tail: [root_of(tail.metadata_location)])  # type: ignore[misc]
+            self._view(name, topic_parts(store, tail, self._faults))
         for name, table in found.tables.items():
             self._view(name, [table.rows(self._faults)])
 
