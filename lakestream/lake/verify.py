@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakestream.data.tables.store import DatedStore, open_table_store
+from lakestream.data.tables.store import DatedStore
 from lakestream.data.tables.summaries import is_our_append
 from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.data.tables.wider_store import open_wide, outside_roots
 from lakestream.errors import Corrupt, LakestreamError, Missing
 from lakestream.lake.verify_objects import Ownership, Patience, check_wal, check_warehouse, list_wal
 from lakestream.lake.verify_report import Report, TopicReport
@@ -45,7 +46,7 @@ class Checker:
         """All topics, or the named ones. Raises LakestreamError if not even the state can be read."""
         exported = await self._cluster.exported()
         state = load(exported.checkpoint)
-        store = open_table_store(exported.root)
+        store = open_wide(exported.root, lambda: outside_roots(state.catalog))
         patience = Patience(wal_ms=exported.collected_after_ms)
         if not self._options.graces:
             patience = Patience(wal_ms=0, rounds_ms=0, others_ms=0)

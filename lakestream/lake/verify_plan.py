@@ -17,6 +17,7 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import StaticTable, Table
 
 from lakestream.data.tables.store import TableStore, open_table_store
+from lakestream.data.tables.wider_store import place_of
 from lakestream.errors import Corrupt, Missing, Retry
 from lakestream.model.catalog_names import STREAMS
 
@@ -55,7 +56,7 @@ def load_by_catalog(http: str, root: str, topic: str) -> Table:
 def load_at(root: str, metadata_location: str) -> Table:
     """The table as a metadata file has it. Raises Missing or Corrupt."""
     try:
-        return StaticTable.from_metadata(metadata_location, {**_IO, _ROOT: root})
+        return StaticTable.from_metadata(metadata_location, {**_IO, _ROOT: place_of(root, metadata_location)})
     except _MALFORMED as error:
         raise Corrupt(f"PyIceberg cannot read the table's metadata: {error}") from error
 

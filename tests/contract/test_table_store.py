@@ -112,3 +112,8 @@ def test_a_table_is_committed_to_and_read_back(store: TableStore) -> None:
     assert found.rows.combine_chunks().equals(make_rows([(0, offset) for offset in range(100)]))
     files.close()
     committer.close()
+
+
+def test_all_of_a_store_can_be_listed(store: TableStore) -> None:
+    store.put(f"{store.root}/list-all/a", b"1")
+    assert (f"{store.root}/list-all/a", 1) in store.list(f"{store.root}/")

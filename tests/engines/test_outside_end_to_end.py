@@ -5,6 +5,8 @@ One cluster lives through the whole module, since Spark takes long to start; eac
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from tests.engines.test_lake_end_to_end import (
     rows,
     topic_state,
 )
-from tests.serving import Cluster, eventually, serving
+from tests.serving import ROOT, Cluster, eventually, serving
 from tests.stream_table import rows as made_rows
 from tests.workload import create_topic
 
@@ -76,6 +78,23 @@ def test_what_is_produced_is_in_the_other_catalog_and_is_read_from_there(cluster
     assert topic_state(cluster, "plain")["entries"] == 0, "the table has the only copy"
     found = consume(cluster, "plain")
     assert all(found[partition] == expected(COUNT, partition) for partition in range(PARTITIONS))
+
+
+def lakestream(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "lakestream.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+
+
+def test_the_checker_and_sql_read_it_there(cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, "asked", PARTITIONS)
+    produce(cluster, "asked", range(COUNT))
+    await_landed(cluster, "asked", COUNT)
+    checked = lakestream("verify", "asked", "--bootstrap", cluster.kafka[0])
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    query = "select count(*) as n, max(stream_offset) as last from asked"
+    answered = lakestream("sql", query, "--format", "json", "--bootstrap", cluster.kafka[0])
+    assert answered.returncode == 0, answered.stdout + answered.stderr
+    assert f'"n":{COUNT}' in answered.stdout.replace(" ", ""), answered.stdout
 
 
 def test_c7_rows_deleted_there_are_gone_for_consumers_within_seconds(cluster: Cluster, catalog: Catalog) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakestream.data.tables.iceberg import Stale
 from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.data.tables.topic_table import topic_schema
 from lakestream.errors import Exists, LakestreamError, Missing, Retry, Unknown
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class OtherCatalog:
 
             catalog = self._catalog()
             catalog.create_namespace_if_not_exists(self._namespace())
-            staged = catalog.create_table_transaction(self._identifier(name), Schema())
+            schema = Schema.model_validate(topic_schema())
+            staged = catalog.create_table_transaction(self._identifier(name), schema)
             place = _plain(staged.table_metadata.location)
             return place if isinstance(catalog, RestCatalog) else f"{place}-{uuid}"
 
@@ -206,7 +208,8 @@ def _in_pyiceberg(requirements: Sequence[Mapping[str, Any]], updates: Sequence[M
 
 def _from_nothing(metadata: TableMetadata) -> list[dict[str, Any]]:
     """The updates that make a table of nothing."""
-    orders = [order for order in metadata.value("sort-orders") if order["fields"]]
+    wanted = metadata.value("default-sort-order-id")
+    orders = [order for order in metadata.value("sort-orders") if order["order-id"] == wanted]
     return [
         {"action": "assign-uuid", "uuid": metadata.uuid},
         {"action": "upgrade-format-version", "format-version": metadata.value("format-version")},

@@ -92,6 +92,9 @@ class FolderTableStore:
     def path(self, uri: str) -> Path:
         return self._root / key_below(self.root, uri)
 
+    def _folder(self, uri: str) -> Path:
+        return self._root if uri == self.root else self.path(uri)
+
     def put(self, uri: str, data: bytes) -> None:
         directory, _, name = key_below(self.root, uri).rpartition("/")
         for _ in range(PLACE_ATTEMPTS):
@@ -124,7 +127,7 @@ class FolderTableStore:
 
     def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
         found = []
-        for folder, _, names in os.walk(self.path(prefix.rpartition("/")[0])):
+        for folder, _, names in os.walk(self._folder(prefix.rpartition("/")[0])):
             for name in names:
                 uri = f"file://{folder}/{name}"
                 if uri.startswith(prefix):

@@ -6,7 +6,7 @@ Only folders that a topic's table was made in are opened, so what other engines 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
 
-from lakestream.data.tables.store import TableStore, open_table_store
+from lakestream.data.tables.store import DatedStore, TableStore, open_table_store
 from lakestream.errors import Rejected
 from lakestream.model.catalog import Catalog
 from lakestream.model.catalog_names import root_of
@@ -34,28 +34,38 @@ def outside_roots(catalog: Catalog) -> list[str]:
     return [root_of(landing.location) for landing in list(catalog.landings.values()) if landing.location]
 
 
-def open_elsewhere(root: str, options: Callable[[], Mapping[str, str]]) -> TableStore:
+def open_elsewhere(root: str, options: Callable[[], Mapping[str, str]]) -> DatedStore:
     """The store of one folder. A folder of this machine needs no options."""
     return open_table_store(root, **({} if root.startswith("file:") else options()))
 
 
 def open_store_of(root: str, metadata_location: str) -> TableStore:
     """The store that a table is read from: the cluster's, or that of its folder, by the environment's settings."""
-    return open_table_store(root if metadata_location.startswith(f"{root}/") else root_of(metadata_location))
+    return open_table_store(place_of(root, metadata_location))
+
+
+def place_of(root: str, metadata_location: str) -> str:
+    """What a table's files lie in: the cluster's root, or a folder elsewhere."""
+    return root if metadata_location.startswith(f"{root}/") else root_of(metadata_location)
+
+
+def open_wide(root: str, roots: Callable[[], Iterable[str]]) -> "WiderStore":
+    """For tools that only read: the environment has what stores elsewhere need."""
+    return WiderStore(open_table_store(root), roots, dict)
 
 
 class WiderStore:
     """A TableStore. `roots` names the folders elsewhere, `options` what their object stores need; both asked late."""
 
     def __init__(
-        self, own: TableStore, roots: Callable[[], Iterable[str]], options: Callable[[], Mapping[str, str]]
+        self, own: DatedStore, roots: Callable[[], Iterable[str]], options: Callable[[], Mapping[str, str]]
     ) -> None:
         self.root = own.root
         self.requests_at_once = own.requests_at_once
         self._own = own
         self._roots = roots
         self._options = options
-        self._stores: dict[str, TableStore] = {}
+        self._stores: dict[str, DatedStore] = {}
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -82,11 +92,14 @@ class WiderStore:
     def list(self, prefix: str) -> list[tuple[str, int]]:
         return self._of(prefix).list(prefix)
 
+    def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
+        return self._of(prefix).list_dated(prefix)
+
     def delete(self, uris: Sequence[str]) -> None:
         for uri in uris:
             self._of(uri).delete([uri])
 
-    def _of(self, uri: str) -> TableStore:
+    def _of(self, uri: str) -> DatedStore:
         if uri.startswith(f"{self.root}/"):
             return self._own
         above = _above(uri)
@@ -99,7 +112,7 @@ class WiderStore:
                 return self._opened(folder)
         raise Rejected(Reason.INVALID_REQUEST, f"{uri} lies in no folder of ours")
 
-    def _opened(self, root: str) -> TableStore:
+    def _opened(self, root: str) -> DatedStore:
         with self._lock:
             found = self._stores.pop(root, None) or open_elsewhere(root, self._options)
             self._stores[root] = found
