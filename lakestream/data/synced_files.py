@@ -69,6 +69,18 @@ def read_range(file: Descriptor, start: int, length: int) -> bytearray:
     return found
 
 
+def read_bytes(file: Descriptor, start: int, length: int) -> bytes:
+    """The same, made by the kernel in one go as a rule: no thread that wants to run waits while memory is prepared."""
+    length = max(min(length, os.fstat(file.number).st_size - start), 0)
+    found = os.pread(file.number, length, start)
+    while len(found) < length:
+        more = os.pread(file.number, length - len(found), start + len(found))
+        if not more:
+            raise OSError(f"the file ends at {start + len(found)}, sooner than its size says")
+        found += more
+    return found
+
+
 def read_without_waiting(file: Descriptor, ranges: Sequence[tuple[int, int]]) -> list[bytearray] | None:
     """The ranges if the page cache holds them all and the file was not deleted meanwhile, else None. Never blocks."""
     status = os.fstat(file.number)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from lakestream.data.tables.store import TableStore
 from lakestream.errors import Corrupt, Fenced, Halted, Missing, Retry, Unknown
 from lakestream.metadata.replica import Replica
+from lakestream.model.batch import Codec
 from lakestream.model.streams import Stream
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ READ_BYTES_MAX = 8 << 20
 """How much one read takes out of a table, however much a consumer would take."""
 BATCH_BYTES = 256 << 10
 REBUILD_THREADS = 2
+COMPRESSION = "compression.type"
+CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+"""What the topic's config may say; anything else leaves batches as they are."""
 
 
 class History:
@@ -56,7 +60,8 @@ class History:
             return await readers.rows(uuid, current, stream.partition, offset, upto, wanted)
 
         found = await self._asked(stream, rows)
-        views = await self._run(lambda: _rebuilt(found, min(wanted, BATCH_BYTES)))
+        codec = CODECS.get(stream.topic.configs.get(COMPRESSION, ""), Codec.NONE)
+        views = await self._run(lambda: _rebuilt(found, min(wanted, BATCH_BYTES), codec))
         taken: list[memoryview] = []
         left = max_bytes
         for view in views:
@@ -158,7 +163,7 @@ def _open(store: TableStore) -> "TableReaders":
     return TableReaders(store)
 
 
-def _rebuilt(found: "Rows", batch_bytes: int) -> list[memoryview]:
+def _rebuilt(found: "Rows", batch_bytes: int, codec: int) -> list[memoryview]:
     from lakestream.data.tables.rebuild import rebuild
 
-    return rebuild(found.rows, found.start, found.end, target_bytes=batch_bytes)
+    return rebuild(found.rows, found.start, found.end, codec=codec, target_bytes=batch_bytes)

@@ -15,8 +15,8 @@ from tests.workload import Ledger, create_topic, producing
 
 KILLS = 20
 PARTITIONS = 6
-LAND_S = 120.0
-START_S = 120.0
+LAND_S = 300.0
+START_S = 300.0
 DEATH_S = 15.0
 SETTINGS = {
     "collector_interval_ms": 500,

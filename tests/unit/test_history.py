@@ -16,7 +16,7 @@ from lakestream.model.batch import HEADER
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.model.records import Record, decode_batch, encode_batch
 from lakestream.model.streams import Stream
-from lakestream.stream.history import History
+from lakestream.stream.history import CODECS, History
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Found, Reader
 from tests.core import TestBroker
@@ -89,6 +89,16 @@ async def test_landed_records_are_read_as_they_were_produced_and_the_others_behi
     assert await world.records(0) == [*RECORDS, fresh]
     assert await world.records(2) == [*RECORDS[2:], fresh]
     assert await world.records(0, max_bytes=1) == [*RECORDS, fresh]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_batches_made_of_rows_are_compressed_as_the_topic_says(world: World, codec: str) -> None:
+    [world.stream] = await world.broker.topic("packed", **{"compression.type": codec})
+    await world.append(*RECORDS)
+    await world.land()
+    [view] = await world.reader.read(world.stream, 0, 1 << 20)
+    assert HEADER.unpack_from(view)[5] & 7 == CODECS[codec] and len(view) < 5000
+    assert await world.records(0) == RECORDS
 
 
 async def test_nothing_below_the_progress_is_ever_said_to_be_at_hand(world: World) -> None:

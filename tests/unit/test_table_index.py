@@ -1,18 +1,23 @@
 """Reading a table by partition and offset, whoever wrote its files (T3, T4, T5, T13)."""
 
+import asyncio
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lakestream.data.tables.lru import Lru
 from lakestream.data.tables.manifests import read_manifest, read_manifest_list
 from lakestream.data.tables.recent_files import RecentFiles
 from lakestream.data.tables.runs import pack_runs, run_matrix, runs_of_rows, unpack_runs
-from lakestream.data.tables.table_reader import FoundRow, ReadCaches, Rows, TableReader
-from lakestream.data.tables.table_readers import TableReaders
+from lakestream.data.tables.table_reader import FoundRow, ReadCaches, RowGroup, Rows, TableReader
+from lakestream.data.tables.table_readers import TableReaders, TableReadLimits
 from lakestream.errors import Corrupt, Missing, Rejected
 from tests.iceberg_tables import NOW_MS, Lake, OtherEngine, add_column, make_rows, timestamp_of
+from tests.serving import eventually
 
 ALL = 10**9
 
@@ -276,3 +281,78 @@ async def test_a_sequential_reader_finds_the_next_row_group_decoded(lake: Lake) 
         assert await readers.latest_time("t", lambda: lake.location, 0, 0, 2000) is not None
     finally:
         await readers.close()
+
+
+async def test_row_groups_are_dropped_when_nobody_reads_any_more(lake: Lake) -> None:
+    lake.append([(0, 0, 2000)])
+    readers = TableReaders(lake.store, TableReadLimits(idle_s=0.05))
+    try:
+        await readers.rows("t", lambda: lake.location, 0, 0, 2000, 4000)
+        assert readers.held_bytes
+        await asyncio.to_thread(eventually, lambda: not readers.held_bytes, "row groups are kept", 10.0)
+        again = await readers.rows("t", lambda: lake.location, 0, 0, 2000, 4000)
+        assert offsets(again)[0] == 0 and readers.held_bytes
+    finally:
+        await readers.close()
+
+
+async def test_nothing_is_read_ahead_while_too_many_are_replayed_at_once(lake: Lake) -> None:
+    lake.append([(partition, 0, 300) for partition in range(6)])
+    for streams, warmed in ((6, True), (3, False)):
+        readers = TableReaders(lake.store, TableReadLimits(ahead_streams=streams))
+        ahead: list[int] = []
+        readers._read_ahead = lambda *asked, ahead=ahead: ahead.append(asked[1])  # type: ignore[method-assign]
+        ends = dict.fromkeys(range(6), 0)
+        try:
+            for _ in range(2):
+                for partition, at in ends.items():
+                    found = await readers.rows("t", lambda: lake.location, partition, at, 300, 2000)
+                    ends[partition] = found.end
+            assert bool(ahead) == warmed
+        finally:
+            await readers.close()
+
+
+def test_a_row_group_is_decoded_once_however_many_want_it_at_once(lake: Lake) -> None:
+    lake.append([(0, 0, 100)])
+    whole = reader_of(lake)
+    held = whole._group(*whole.view().window(0, 0, 100, 100).groups[0])
+    caches, began, go_on = ReadCaches(), threading.Event(), threading.Event()
+    decoded: list[int] = []
+
+    def decode() -> RowGroup:
+        decoded.append(1)
+        began.set()
+        go_on.wait(10)
+        return held
+
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(caches.group, ("file", 0), decode)
+        assert began.wait(10)
+        others = [pool.submit(caches.group, ("file", 0), decode) for _ in range(3)]
+        go_on.set()
+        assert all(one.result(10) is held for one in [first, *others])
+    assert decoded == [1]
+
+
+def test_one_that_cannot_be_decoded_is_tried_again_by_the_next() -> None:
+    caches = ReadCaches()
+
+    def fail() -> RowGroup:
+        raise Missing("gone")
+
+    for _ in range(2):
+        with pytest.raises(Missing):
+            caches.group(("file", 0), fail)
+
+
+def test_a_cache_lets_go_of_what_was_cooled_first_and_of_everything_at_once() -> None:
+    cache: Lru[str, int] = Lru(3)
+    for name in "abc":
+        cache.put(name, 1, 1)
+    cache.cool("c")
+    cache.put("d", 1, 1)
+    assert [name for name in "abcd" if name in cache] == ["a", "b", "d"]
+    assert cache.clear() == 3 and "a" not in cache
+    cache.put("a", 1, 3)
+    assert "a" in cache

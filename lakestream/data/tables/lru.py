@@ -24,6 +24,10 @@ class Lru(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._held
 
+    @property
+    def weight(self) -> int:
+        return self._weight
+
     def get(self, key: K) -> V | None:
         with self._lock:
             found = self._held.get(key)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from lakestream.data.synced_files import Directories, holds_same_bytes, open_to_read, read_range, write_all
+from lakestream.data.synced_files import Directories, holds_same_bytes, open_to_read, read_bytes, write_all
 from lakestream.errors import Exists, Missing, Rejected, Retry, Unknown
 from lakestream.model.reasons import Reason
 
@@ -120,7 +120,7 @@ class FolderTableStore:
 
     def read(self, uri: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         file = _present(uri, lambda: open_to_read(self.path(uri)))
-        return [bytes(read_range(file, start, length)) for start, length in ranges]
+        return [read_bytes(file, start, length) for start, length in ranges]
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
         return [(uri, size) for uri, size, _ in self.list_dated(prefix)]

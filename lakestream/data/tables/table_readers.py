@@ -65,6 +65,11 @@ class TableReaders:
     def __repr__(self) -> str:
         return f"TableReaders({self._store!r}, {len(self._readers)} tables)"
 
+    @property
+    def held_bytes(self) -> int:
+        """Of decoded row groups."""
+        return self._caches.groups.weight
+
     async def rows(
         self, table_uuid: str, current: Current, partition: int, offset: int, upto: int, max_bytes: int
     ) -> Rows:
