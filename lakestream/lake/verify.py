@@ -15,7 +15,7 @@ from lakestream.data.tables.store import DatedStore
 from lakestream.data.tables.summaries import is_our_append
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.data.tables.wider_store import open_wide, outside_roots
-from lakestream.errors import Corrupt, LakestreamError, Missing
+from lakestream.errors import LakestreamError
 from lakestream.lake.verify_objects import Ownership, Patience, check_wal, check_warehouse, list_wal
 from lakestream.lake.verify_report import Report, TopicReport
 from lakestream.lake.verify_topic import Cluster, TopicCheck, Watch
@@ -107,7 +107,7 @@ def _moved(store: DatedStore, before: State, after: State, name: str) -> bool:
     try:
         base = TableMetadata.parse(store.get(tables[0].location)).current_snapshot_id
         metadata = TableMetadata.parse(store.get(tables[1].location))
-    except (Missing, Corrupt):
+    except LakestreamError:
         return True
     for head in metadata.ancestors(metadata.current_snapshot_id):
         if head.snapshot_id == base:
