@@ -8,6 +8,8 @@ import msgspec
 
 from lakestream.errors import Halted
 from lakestream.model import state as state_module
+from lakestream.model.catalog import HoldTopic, Land, TablesPurged
+from lakestream.model.catalog_landing import LandedRange
 from lakestream.model.commands import (
     APPEND,
     ENVELOPE,
@@ -35,6 +37,7 @@ from lakestream.model.commands import (
 from lakestream.model.group_members import MemberRow
 from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets, ExpireOffsets
 from lakestream.model.groups import Assign, DeleteGroup, NewGeneration, RemoveMembers, ReplaceMember, coordinator
+from lakestream.model.rebinding import Rebind
 from lakestream.model.state import State, apply, dump
 from lakestream.model.streams import pack_append
 
@@ -53,7 +56,7 @@ class CommandSource:
         self.chance = Random(f"commands-{seed}")
         self._makers = (
             self._topics, self._topics, self._records, self._records, self._members, self._generation,
-            self._generation, self._offsets, self._producers,
+            self._generation, self._offsets, self._producers, self._outside,
         )  # fmt: skip
 
     def next(self, state: State) -> bytes:
@@ -229,6 +232,31 @@ class CommandSource:
     def _producers(self, state: State, member: int) -> Body:
         past = state.members.time_ms - self.chance.choice((0, 10**10))
         return ExpireProducers(past) if self.chance.random() < 0.1 else AllocateProducerId()
+
+    def _outside(self, state: State, member: int) -> Body:
+        """Landing in another catalog, told rightly or not."""
+        chance = self.chance
+        known = list(state.topics.by_id)
+        topic_id = chance.choice(known) if known and chance.random() < 0.95 else b"?" * 16
+        landing = state.catalog.landings.get(topic_id)
+        uuid, before = (landing.uuid, landing.location) if landing is not None else (f"u{chance.randint(0, 9)}", "")
+        if chance.random() < 0.1:
+            uuid, before = "another", "elsewhere"
+        topic = state.topics.by_id.get(topic_id)
+        ranges = []
+        for number in range(len(topic.streams) if topic is not None else 1):
+            stream = state.streams.by_id[topic.streams[number]] if topic is not None else None
+            start = max(stream.landed, stream.start) if stream is not None else 0
+            end = min(start + chance.randint(0, 3), stream.next if stream is not None else 1)
+            if chance.random() < 0.8:
+                ranges.append(LandedRange(number, start, end, max(end - start, 0), chance.getrandbits(64)))
+        return chance.choice((
+            Land(topic_id, uuid, chance.randint(0, 99), ranges, f"file{chance.randint(0, 99)}", before),
+            Land(topic_id, uuid, 0, [], f"file{chance.randint(0, 99)}", before),
+            Rebind(topic_id, uuid, f"u{chance.randint(0, 9)}", "file"),
+            HoldTopic(topic_id, chance.choice(("", "", "somebody did something"))),
+            TablesPurged([*list(state.catalog.departed)[:1], "nothing"]),
+        ))  # fmt: skip
 
 
 def commands(seed: int | str, count: int) -> list[bytes]:

@@ -365,3 +365,72 @@ async def test_lost_files_are_an_error_of_the_store_and_not_of_the_offset(world:
         path.unlink()
     with pytest.raises(Corrupt, match="cannot be read from its table"):
         await world.values(stream)
+
+
+# -- when the past is gone -------------------------------------------------------------------------------------------
+
+
+async def test_t13_expiry_by_others_is_allowed_even_of_what_we_saw_last(world: OutsideWorld, stream: Stream) -> None:
+    seen = world.table().current_snapshot().snapshot_id
+    world.table().delete(EqualTo("stream_offset", 3))
+    world.table().maintenance.expire_snapshots().by_id(seen).commit()
+    await world.follow()
+    assert world.landing().held == "" and len(await world.values(stream)) == 19
+    await world.fill(stream)
+    assert await world.land() == 0 and len(world.offsets()) == 29
+
+
+async def test_a_metadata_file_that_the_catalog_removed_meanwhile_is_made_up_for_by_our_last_snapshot(
+    world: OutsideWorld, stream: Stream
+) -> None:
+    old = world.landing().location
+    world.table().delete(EqualTo("stream_offset", 3))
+    forget(world, old)
+    await world.follow()
+    assert world.landing().held == "" and len(await world.values(stream)) == 19
+    old = world.landing().location
+    world.table().append(made_rows([500]))
+    forget(world, old)
+    await world.follow()
+    assert "would be new" in world.landing().held
+
+
+def forget(world: OutsideWorld, location: str) -> None:
+    """A metadata file is gone, and nobody has it in memory."""
+    Path(location.removeprefix("file://")).unlink()
+    world.pipeline.lander._committer.forget()
+
+
+async def test_what_a_crash_left_untold_is_told_from_the_rows_when_the_summaries_are_gone(
+    world: OutsideWorld, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(*_: Any) -> None:
+        raise Died
+
+    outside = world.pipeline.lander._outside
+    assert outside is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(outside, "_accept", die)
+        await world.fill(stream, tag="x")
+        with pytest.raises(Died):
+            await world.land()
+    untold = world.table().current_snapshot()
+    world.table().delete(EqualTo("stream_offset", 25))
+    world.table().maintenance.expire_snapshots().by_id(untold.snapshot_id).commit()
+    world.table().maintenance.expire_snapshots().by_id(untold.parent_snapshot_id).commit()
+    assert await world.land() == 0
+    assert world.landing().held == "" and stream.landed == 30
+    assert [mark.records for mark in world.landing().marks(0)] == [10, 10, 9]
+    assert len(await world.values(stream)) == 29
+
+
+async def test_c10_old_metadata_files_of_our_commits_are_removed(world: OutsideWorld) -> None:
+    [stream] = await world.broker.topic("orders")
+    for n in range(24):
+        await world.fill(stream, records=1, tag=f"{n}-")
+        assert await world.land() == 0
+    await world.pipeline.lander.delete_obsolete(0.0)
+    left = list((world.folder.parent / "lake").rglob("*.metadata.json"))
+    mentioned = [entry.metadata_file for entry in world.table().metadata.metadata_log]
+    assert sorted(f"file://{path}" for path in left) == sorted([*mentioned, world.table().metadata_location])
+    assert len(left) < 24 and len(await world.values(stream)) == 24

@@ -67,22 +67,27 @@ def _since(old: Json, new: Json) -> tuple[list[Json], bool]:
         return [], True
     if after is None:
         raise Refused("it was emptied or replaced: its main branch is gone")
-    whole = before in line if before is not None else _first_of_all(new, line)
-    if not whole:
-        base = snapshot_of(old, before)
-        oldest = snapshot_of(new, line[-1])
-        assert oldest is not None, "a line is made of snapshots"
-        expired = oldest.get("parent-snapshot-id") is not None and snapshot_of(new, before) is None
-        if base is not None and not (expired and oldest.get("sequence-number", 0) > base.get("sequence-number", 0)):
+    whole = before in line if before is not None else _first_of_all(old, new, line)
+    base = snapshot_of(old, before)
+    if not whole and base is not None:
+        # Expiry cuts the line, and some take the parent's name along. What is left is younger, or it is another line.
+        expired = snapshot_of(new, before) is None and _sequence(new, line[-1]) > base.get("sequence-number", 0)
+        if not expired:
             raise Refused(f"its main branch was rolled back or replaced: it does not descend from snapshot {before}")
     newer = line[: line.index(before)] if whole and before is not None else line
     found = [snapshot_of(new, number) for number in reversed(newer)]
     return [snapshot for snapshot in found if snapshot is not None], whole
 
 
-def _first_of_all(new: Json, line: Sequence[int]) -> bool:
-    oldest = snapshot_of(new, line[-1]) if line else None
-    return oldest is None or oldest.get("parent-snapshot-id") is None
+def _first_of_all(old: Json, new: Json, line: Sequence[int]) -> bool:
+    """Whether the line of a table that had no snapshots begins with the first that it got."""
+    return _sequence(new, line[-1]) <= int(old.get("last-sequence-number", 0)) + 1
+
+
+def _sequence(metadata: Json, snapshot_id: int) -> int:
+    snapshot = snapshot_of(metadata, snapshot_id)
+    assert snapshot is not None, "a line is made of snapshots"
+    return int(snapshot.get("sequence-number", 0))
 
 
 def _grown(new: Json, landed: Mapping[int, int]) -> list[Range]:
