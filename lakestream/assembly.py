@@ -275,6 +275,7 @@ async def follow(command_log: CommandLog, after: int) -> AsyncIterator[Json]:
 def build_upkeep(core: Core, mover: Mover, metrics: Metrics) -> Upkeep:
     settings = core.settings
     collector = Collector(core.replica, core.command_log, core.wal, core.cache, settings.collector_grace_ms)
+    collector.emptied = lambda: asyncio.to_thread(memory.give_back)
     expiry = Expiry(producers_ms=settings.producer_id_expiration_ms, offsets_ms=settings.offsets_retention_ms)
     retention = Retention(core.replica, core.rules.of, core.clock, expiry)
     publish_upkeep(metrics, collector, retention, mover)

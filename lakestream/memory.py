@@ -1,4 +1,4 @@
-"""Keep the process small and its buffers warm: two hints to the C library and the kernel, both safe to leave out."""
+"""Keep the process small and its buffers warm: hints to the C library and the kernel, all safe to leave out."""
 
 import ctypes
 import mmap
@@ -27,6 +27,15 @@ def tune_allocator(
     return bool(mallopt(_M_MMAP_THRESHOLD, mmap_threshold_bytes)) and bool(
         mallopt(_M_TRIM_THRESHOLD, trim_threshold_bytes)
     )
+
+
+def give_back() -> bool:
+    """Hand what was freed in between back to the system. Takes milliseconds: for threads, after much was freed."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return False
+    return bool(trim(0))
 
 
 def release_compiler_pages(library: str = "libllvmlite") -> int:

@@ -9,7 +9,7 @@ garbage whatever is folded later, so it does no harm if two brokers collect at o
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -59,6 +59,8 @@ class Collector:
         self._cache = cache
         self._grace_ms = grace_ms
         self.collected = 0
+        self.emptied: Callable[[], Awaitable[object]] | None = None
+        """Called when the last cached bytes went: then nobody produces or reads the tail."""
 
     async def collect(self) -> int:
         """One round; how many objects were deleted. Raises Retry, Unknown or Fenced: the next round goes on."""
@@ -80,6 +82,15 @@ class Collector:
         if deleted:
             log.info("collected %d dead and %d stray objects", len(verdict.dead), len(verdict.strays))
         return deleted
+
+    async def let_go(self) -> int:
+        """Drop what is cached of dead objects, which nobody can ask for any more; how many bytes."""
+        before = self._cache.size_bytes
+        if before:
+            self._cache.forget(self._replica.state.streams.dead)
+            if not self._cache.size_bytes and self.emptied is not None:
+                await self.emptied()
+        return before - self._cache.size_bytes
 
     async def _bury(self, dead: Sequence[tuple[int, str]]) -> None:
         """Bytes first, then the names: a crash between them only means to delete again what is gone."""

@@ -47,6 +47,7 @@ class Upkeep:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._every(self._schedule.collect_s, self._collector.collect), name="collector")
+            group.create_task(self._every(self._schedule.move_s, self._collector.let_go), name="cache")
             group.create_task(self._every(self._schedule.retention_s, self._retention.apply), name="retention")
             group.create_task(self._every(self._schedule.move_s, self._move), name="mover")
             if self._purge is not None:

@@ -36,6 +36,29 @@ async def test_l23_an_object_outlives_its_last_entry_by_the_grace(broker: Broker
     assert broker.collector.collected == 3
 
 
+async def test_what_is_cached_of_dead_objects_goes_at_once_and_is_told_when_that_was_all(broker: Broker) -> None:
+    topic, kept = await broker.create("t"), await broker.create("kept")
+    await broker.fill(topic.streams[0], 3)
+    [alive] = kept.streams
+    await broker.fill(alive, 1)
+    told: list[int] = []
+
+    async def emptied() -> None:
+        told.append(1)
+
+    broker.collector.emptied = emptied
+    numbers = list(broker.replica.state.streams.objects)
+    for number in numbers:
+        broker.cache.add(number, bytearray(100))
+    assert await broker.collector.let_go() == 0
+    await broker.delete(topic)
+    assert await broker.collector.let_go() == 300 and told == []
+    await broker.delete(kept)
+    assert await broker.collector.let_go() == 100 and told == [1]
+    assert broker.cache.size_bytes == 0 and await broker.collector.let_go() == 0
+    assert len(await keys(broker)) == 4, "the objects themselves have their grace"
+
+
 async def test_l24_a_log_start_frees_the_objects_below_it(broker: Broker) -> None:
     [one] = (await broker.create("t")).streams
     await broker.fill(one, 6, records=2)

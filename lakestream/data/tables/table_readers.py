@@ -6,7 +6,6 @@ more, the memory goes back.
 """
 
 import asyncio
-import ctypes
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from lakestream.data.tables.recent_files import RecentFiles
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.table_reader import FoundRow, ReadCaches, Rows, TableReader
 from lakestream.errors import LakestreamError
+from lakestream.memory import give_back
 
 T = TypeVar("T")
 AT_ONCE_S = 1.0
@@ -156,9 +156,7 @@ def _let_go(caches: ReadCaches) -> None:
     """What the caches held goes back to the system, and not only to the allocators."""
     if caches.clear():
         pa.default_memory_pool().release_unused()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+        give_back()
 
 
 def _try_to_warm(reader: TableReader, partition: int, offset: int, upto: int) -> None:
