@@ -9,7 +9,6 @@ in with the first old record that somebody asks for.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from lakestream.data.tables.store import TableStore
@@ -28,7 +27,6 @@ T = TypeVar("T")
 READ_BYTES_MAX = 8 << 20
 """How much one read takes out of a table, however much a consumer would take."""
 BATCH_BYTES = 256 << 10
-REBUILD_THREADS = 2
 COMPRESSION = "compression.type"
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 """What the topic's config may say; anything else leaves batches as they are."""
@@ -44,7 +42,6 @@ class History:
         self._store = store
         self._readers: TableReaders | None = None
         self._opening = asyncio.Lock()
-        self._threads = ThreadPoolExecutor(REBUILD_THREADS, "table-rebuild")
         self._told: set[str] = set()
 
     async def read(self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool) -> list[memoryview]:
@@ -55,13 +52,15 @@ class History:
         upto = stream.landed
         wanted = min(max(max_bytes, 1), READ_BYTES_MAX)
 
-        async def rows(readers: "TableReaders", uuid: str) -> "Rows":
-            current = self._current(stream, uuid)
-            return await readers.rows(uuid, current, stream.partition, offset, upto, wanted)
-
-        found = await self._asked(stream, rows)
         codec = CODECS.get(stream.topic.configs.get(COMPRESSION, ""), Codec.NONE)
-        views = await self._run(lambda: _rebuilt(found, min(wanted, BATCH_BYTES), codec))
+
+        async def batches(readers: "TableReaders", uuid: str) -> list[memoryview]:
+            return await readers.made_of_rows(
+                uuid, self._current(stream, uuid), stream.partition, offset, upto, wanted,
+                lambda found: _rebuilt(found, min(wanted, BATCH_BYTES), codec),
+            )  # fmt: skip
+
+        views = await self._asked(stream, batches)
         taken: list[memoryview] = []
         left = max_bytes
         for view in views:
@@ -92,7 +91,6 @@ class History:
     async def close(self) -> None:
         if self._readers is not None:
             await self._readers.close()
-        await asyncio.to_thread(self._threads.shutdown)
 
     # -- the way there ------------------------------------------------------------------------------------------------
 
@@ -148,13 +146,10 @@ class History:
             async with self._opening:
                 if self._readers is None:
                     try:
-                        self._readers = await self._run(lambda: _open(self._store))
+                        self._readers = await asyncio.to_thread(_open, self._store)
                     except ImportError as error:
                         raise Retry(f"tables cannot be read here, install lakestream again: {error}") from error
         return self._readers
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _open(store: TableStore) -> "TableReaders":

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -201,3 +202,21 @@ async def test_the_event_loop_goes_on_while_objects_are_written(tmp_path: Path) 
     await writing
     assert turns > 10
     await wal.close()
+
+
+def test_directories_are_durable_from_the_root_down_and_again_when_somebody_replaced_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directories = synced_files.Directories(tmp_path)
+    synced: list[Path] = []
+    monkeypatch.setattr(synced_files, "sync_directory", synced.append)
+    a, b = tmp_path / "a", tmp_path / "a" / "b"
+    directories.open("a/b/c")
+    assert synced == [tmp_path, a, b]
+    synced.clear()
+    directories.open("a/b/d")
+    assert synced == [b], "what is held is known to be durable"
+    shutil.rmtree(a)
+    synced.clear()
+    directories.open("a/b/e")
+    assert synced == [tmp_path, a, b]

@@ -6,6 +6,9 @@ more, the memory goes back.
 """
 
 import asyncio
+import os
+import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +25,7 @@ from lakestream.errors import LakestreamError
 from lakestream.memory import give_back
 
 T = TypeVar("T")
+NICE = 5
 AT_ONCE_S = 1.0
 """Partitions that were read within so long count as replayed at the same time."""
 Current = Callable[[], str]
@@ -58,8 +62,8 @@ class TableReaders:
         self._ends: OrderedDict[tuple[str, int], tuple[int, float]] = OrderedDict()
         self._read_at = 0.0
         self._resting: asyncio.TimerHandle | None = None
-        self._threads = ThreadPoolExecutor(self._limits.threads, "table-read")
-        self._ahead = ThreadPoolExecutor(1, "table-ahead")
+        self._threads = ThreadPoolExecutor(self._limits.threads, "table-read", _step_back)
+        self._ahead = ThreadPoolExecutor(1, "table-ahead", _step_back)
         self._reading_ahead: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -74,11 +78,23 @@ class TableReaders:
         self, table_uuid: str, current: Current, partition: int, offset: int, upto: int, max_bytes: int
     ) -> Rows:
         """Rows of a partition from `offset` on, below `upto` (what the state says has landed): see TableReader."""
+        return await self.made_of_rows(table_uuid, current, partition, offset, upto, max_bytes, lambda found: found)
+
+    async def made_of_rows(
+        self, table_uuid: str, current: Current, partition: int, offset: int, upto: int, max_bytes: int,
+        make: Callable[[Rows], T],
+    ) -> T:  # fmt: skip
+        """What `make` makes of the rows, in the same thread."""
         reader = self._reader(table_uuid, current)
-        found = await self._run(lambda: reader.read_rows(partition, offset, upto, max_bytes))
-        if self._goes_on((table_uuid, partition), offset, found.end) and found.end < upto and self._few():
-            self._read_ahead(reader, partition, found.end, upto)
-        return found
+
+        def work() -> tuple[int, T]:
+            found = reader.read_rows(partition, offset, upto, max_bytes)
+            return found.end, make(found)
+
+        end, made = await self._run(work)
+        if self._goes_on((table_uuid, partition), offset, end) and end < upto and self._few():
+            self._read_ahead(reader, partition, end, upto)
+        return made
 
     async def find_time(
         self, table_uuid: str, current: Current, partition: int, timestamp: int, start: int, upto: int
@@ -150,6 +166,12 @@ class TableReaders:
         else:
             self._resting = None
             self._ahead.submit(_let_go, self._caches)
+
+
+def _step_back() -> None:
+    """On Linux a thread has a priority of its own: whoever serves the tail goes before those who replay."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
 def _let_go(caches: ReadCaches) -> None:
