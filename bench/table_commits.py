@@ -27,6 +27,7 @@ from lakestream.data.tables.rebuild import rebuild
 from lakestream.data.tables.recent_files import RecentFiles
 from lakestream.data.tables.schema import ARROW_SCHEMA
 from lakestream.data.tables.store import FolderTableStore
+from lakestream.data.tables.summaries import CARE_KEY
 from lakestream.data.tables.table_metadata import Table
 from lakestream.data.tables.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.topic_table import STREAM_ORDER, new_topic_table
@@ -38,31 +39,41 @@ COMMITS = 1000
 WINDOW = 60
 YOUNG = 10
 PARTITIONS = 12
+REWRITTEN = 32
+"""Files that care makes into one at a time."""
 FETCHES = 200
 FETCH_BYTES = 1 << 20
 
 
 def measure(yard: Yard) -> list[Figure]:
     few, many = commit_times(yard.folder / "table-commits")
+    cared_few, cared_many = commit_times(yard.folder / "table-commits-cared", care=True)
     return [
         Figure(
             name="table commit, 1,000 past ones", unit="ms", ours=[many], base_name="10 past ones", base=[few],
             bar=at_most(2), note=f"medians of {WINDOW} commits each, in turns",
-        )
+        ),
+        Figure(
+            name="table commit, 1,000 past ones, with care", unit="ms", ours=[cared_many], base_name="10 past ones",
+            base=[cared_few], bar=at_most(2), note=f"{REWRITTEN} files rewritten after as many commits",
+        ),
     ]  # fmt: skip
 
 
-def commit_times(folder: Path) -> tuple[float, float]:
-    """Median milliseconds of a commit with about ten past ones and with a thousand, measured in turns."""
+def commit_times(folder: Path, care: bool = False) -> tuple[float, float]:
+    """Median milliseconds of a commit with about ten past ones and with a thousand, measured in turns.
+
+    With `care` small files are rewritten as the caretaker does it, so that the past has other snapshots than appends.
+    """
     store = FolderTableStore(folder)
     committer = Committer(store, random.Random(1))
-    old = Committing(store, committer, "old")
+    old = Committing(store, committer, "old", care)
     for _ in range(COMMITS):
         old.commit()
     few, many = [], []
     for turn in range(WINDOW):
         if turn % YOUNG == 0:
-            young = Committing(store, committer, f"young-{turn}")
+            young = Committing(store, committer, f"young-{turn}", care)
             for _ in range(YOUNG):
                 young.commit()
         few.append(young.commit())
@@ -74,7 +85,9 @@ def commit_times(folder: Path) -> tuple[float, float]:
 class Committing:
     """A table that is committed to every few seconds, each time with a new small file."""
 
-    def __init__(self, store: FolderTableStore, committer: Committer, name: str) -> None:
+    def __init__(self, store: FolderTableStore, committer: Committer, name: str, care: bool = False) -> None:
+        self._care = care
+        self._small: list[str] = []
         self._store = store
         self._committer = committer
         self._table = _create(committer, store, name)
@@ -93,7 +106,24 @@ class Committing:
         spent = (time.perf_counter() - started) * 1000
         self._table = commit.table
         self._store.delete(commit.obsolete)
+        self._small.append(file.stats.path)
+        if self._care and len(self._small) == REWRITTEN:
+            self._rewrite()
         return spent
+
+    def _rewrite(self) -> None:
+        """The last files as one; the time that this takes is not a landing's."""
+        last = self._number
+        cells = [(partition, 100 * (last - REWRITTEN), 100 * last) for partition in range(PARTITIONS)]
+        merged = _file(self._store, self._table, 100_000 + last, cells, 100)
+        base = self._table.metadata.current_snapshot_id
+        assert base is not None
+        commit = self._committer.rewrite(
+            self._table, base, frozenset(self._small), [merged], now_ms=NOW_MS + last * ROUND_MS,
+            notes={CARE_KEY: "optimize"},
+        )  # fmt: skip
+        self._table, self._small = commit.table, []
+        self._store.delete(commit.obsolete)
 
 
 def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> tuple[list[float], float]:
@@ -183,6 +213,8 @@ def main() -> None:
         few, many = commit_times(Path(folder) / "commits")
         print(f"commit with 10 past ones    {few:6.1f} ms")
         print(f"commit with 1,000 past ones {many:6.1f} ms, {many / few:.2f} times (bar: 2)")
+        few, many = commit_times(Path(folder) / "cared", care=True)
+        print(f"with care: {few:.1f} ms and {many:.1f} ms, {many / few:.2f} times (bar: 2)")
         spent, loading = random_fetches(Path(folder) / "fetches", gigabytes)
         p50, p99 = statistics.median(spent), sorted(spent)[int(len(spent) * 0.99)]
         print(f"fetch at a random offset of {gigabytes:g} GB: p50 {p50:.1f} ms (bar: 30), p99 {p99:.1f} ms")

@@ -251,6 +251,7 @@ def build_http(core: Core, kafka: Kafka, metrics: Metrics, ready: Callable[[], s
         tail=lake.tail if lake is not None else None,
         state=lambda: export(replica, data_uri(core.settings), collected_after_ms(core.settings)),
         tails=lake.tails if lake is not None else None,
+        tables=lake.table_sources() if lake is not None else None,
     )
     return HttpServer(sources, core.settings.http_host, core.settings.http_port)
 

@@ -18,15 +18,25 @@ from lakestream.data.tables.engine_settings import engine_settings
 from lakestream.data.tables.metadata_files import MetadataFiles
 from lakestream.data.tables.store import open_table_store
 from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
+from lakestream.errors import Missing, Rejected
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
+from lakestream.model.care import RequestCare
+from lakestream.model.catalog import HoldTopic
 from lakestream.model.catalog_names import Warehouse, warehouse_uri
-from lakestream.pipeline.lag import lag_s
+from lakestream.model.commands import Body
+from lakestream.model.reasons import No
+from lakestream.pipeline.lag import lag_s, lags
+from lakestream.pipeline.listing import Listing, describe_request, pack
+from lakestream.protocol.http.care import TableSources
 from lakestream.publishing import publish_tables
 from lakestream.settings import Settings, data_uri
 from lakestream.stream.history import History
 from lakestream.stream.purger import Purger
+
+TOPICS_MEASURED = 1000
+"""The lag of more topics than this is in no metric of its own."""
 
 
 class Lake:
@@ -45,13 +55,17 @@ class Lake:
         )
         self._catalog: ASGIApp | None = None
         self._purger: Purger | None = None
+        self._listing = Listing(self._store)
         self.history = History(replica, self._store)
 
     def publish(self, metrics: Metrics) -> None:
         def purged_files() -> int:
             return self._purger.purged_files if self._purger is not None else 0
 
-        publish_tables(metrics, self.history, lambda: lag_s(self._replica.state), purged_files)
+        def topic_lags() -> dict[tuple[str, ...], float]:
+            return {(lag.topic,): lag.waited_ms / 1000 for lag in lags(self._replica.state)[:TOPICS_MEASURED]}
+
+        publish_tables(metrics, self.history, lambda: lag_s(self._replica.state), purged_files, topic_lags)
 
     async def catalog(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The Iceberg REST catalog, as an application to be mounted."""
@@ -81,6 +95,41 @@ class Lake:
         known = [topic for topic in dict.fromkeys(topics) if topic in state.topics.by_name]
         packed: bytes = module.pack_tail([module.describe_tail(state, topic, self._root) for topic in known])
         return packed
+
+    def table_sources(self) -> TableSources:
+        return TableSources(self.tables, self.ask_care, self.care_answer)
+
+    async def tables(self, topic: str | None) -> bytes:
+        """Every topic's table, or one, in words. Raises Missing if there is no such topic."""
+        return pack(await asyncio.to_thread(self._listing.tables, self._replica.state, topic))
+
+    async def ask_care(self, topic: str, kind: str, arguments: dict[str, str]) -> bytes:
+        """Note a request for the pipeline. To release a topic needs no pipeline: that is done at once."""
+        await self._replica.catch_up()
+        found = self._replica.state.topics.by_name.get(topic)
+        if found is None:
+            raise Missing(f"there is no topic {topic!r}")
+        if kind == "release":
+            await self._propose(HoldTopic(found.id, ""))
+            return pack({"status": "done", "kind": kind, "topic": topic, "text": "released", "figures": {}})
+        request = self._random.randbytes(16)
+        await self._propose(RequestCare(request, found.id, kind, arguments))
+        return await self.care_answer(request.hex())
+
+    async def care_answer(self, request: str) -> bytes:
+        """How far a request is. Raises Missing if nobody made it, or long ago."""
+        try:
+            wanted = bytes.fromhex(request)
+        except ValueError:
+            raise Missing(f"there is no request {request!r}") from None
+        if wanted not in self._replica.state.care.requests:
+            await self._replica.catch_up()
+        return pack(describe_request(self._replica.state, wanted))
+
+    async def _propose(self, body: Body) -> None:
+        outcome = await self._replica.propose(body)
+        if isinstance(outcome, No):
+            raise Rejected(outcome.reason, outcome.message)
 
     async def purge(self) -> int:
         if self._purger is None:

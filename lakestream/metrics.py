@@ -5,7 +5,7 @@ by a callable when somebody scrapes. Nothing here knows how the figures are show
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
@@ -62,6 +62,9 @@ OBJECTS_COLLECTED = Figure("objects_collected", COUNTER, "Dead WAL objects delet
 ENTRIES_TRIMMED = Figure("entries_trimmed", COUNTER, "WAL entries that retention dropped.")
 OBJECTS_MOVED = Figure("objects_moved", COUNTER, "WAL objects whose live slices were moved out.")
 TABLE_LAG_SECONDS = Figure("table_lag_seconds", GAUGE, "How long the oldest record waits that is in no table yet.")
+TOPIC_TABLE_LAG_SECONDS = Figure(
+    "topic_table_lag_seconds", GAUGE, "How long the oldest record of a topic waits for its table.", ("topic",)
+)
 TABLE_READS = Figure("table_reads", COUNTER, "Reads of old records from tables.")
 TABLE_READ_ERRORS = Figure("table_read_errors", COUNTER, "Reads from tables that failed.")
 TABLE_FILES_PURGED = Figure("table_files_purged", COUNTER, "Files of dropped tables deleted by this broker.")
@@ -101,6 +104,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._series: dict[Figure, dict[tuple[str, ...], Sample]] = {}
+        self._changing: dict[Figure, Callable[[], Mapping[tuple[str, ...], float]]] = {}
 
     def counter(self, figure: Figure, *labels: str) -> Counter:
         assert figure.kind == COUNTER and len(labels) == len(figure.labels), figure
@@ -123,6 +127,14 @@ class Metrics:
         assert figure.kind != HISTOGRAM and len(labels) == len(figure.labels), figure
         self._series.setdefault(figure, {})[labels] = read
 
+    def sample_all(self, figure: Figure, read: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
+        """The same for series that come and go: `read` returns them all, by their labels."""
+        assert figure.kind != HISTOGRAM and figure.labels, figure
+        self._changing[figure] = read
+
     def series(self) -> list[tuple[Figure, dict[tuple[str, ...], Sample]]]:
         """What there is to show, in the order of FIGURES."""
-        return [(figure, dict(self._series[figure])) for figure in FIGURES if figure in self._series]
+        known = {**self._series}
+        for figure, read in self._changing.items():
+            known[figure] = {labels: lambda value=value: value for labels, value in read().items()}  # type: ignore[misc]
+        return [(figure, dict(known[figure])) for figure in FIGURES if figure in known]

@@ -1,6 +1,6 @@
 """Which part each published figure is read from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -77,8 +77,10 @@ def publish_state(metrics: Metrics, replica: Replica, ready: Callable[[], str | 
 
 
 def publish_tables(
-    metrics: Metrics, history: "History", lag_s: Callable[[], float], purged_files: Callable[[], int]
-) -> None:
+    metrics: Metrics, history: "History", lag_s: Callable[[], float], purged_files: Callable[[], int],
+    topic_lags: Callable[[], Mapping[tuple[str, ...], float]],
+) -> None:  # fmt: skip
+    metrics.sample_all(m.TOPIC_TABLE_LAG_SECONDS, topic_lags)
     metrics.sample(m.TABLE_LAG_SECONDS, lag_s)
     metrics.sample(m.TABLE_READS, lambda: history.reads)
     metrics.sample(m.TABLE_READ_ERRORS, lambda: history.errors)

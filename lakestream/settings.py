@@ -99,6 +99,10 @@ class Settings:
     collector_grace_ms: int = _setting(_META, 600_000, "How long an unreferenced WAL object is still kept.")
 
     tables: bool = _setting(_LAKE, True, "Turn topics into Iceberg tables, with Spark. Off by default with memory:.")
+    table_care: bool = _setting(_LAKE, True, "Rewrite small files, apply retention and remove orphans by itself.")
+    table_small_files: int = _setting(_LAKE, 32, "Small files of a table that are made into one.", low=2, high=10_000)
+    table_file_bytes: int = _setting(_LAKE, 128 << 20, "How large a table's files become.", low=1 << 20, high=1 << 31)
+    table_orphans_ms: int = _setting(_LAKE, 259_200_000, "Age at which others' files that nothing leads to go.")
 
     catalog: str = _setting(
         _LAKE, "", "Another catalog for the tables: a name in PyIceberg's configuration, or a URI. Empty: our own."

@@ -8,6 +8,8 @@ import msgspec
 
 from lakestream.errors import Halted
 from lakestream.model import state as state_module
+from lakestream.model.care import DONE, RUNNING, NotePipeline, RequestCare, TellCare
+from lakestream.model.care import KINDS as CARE_KINDS
 from lakestream.model.catalog import HoldTopic, Land, TablesPurged
 from lakestream.model.catalog_landing import LandedRange
 from lakestream.model.commands import (
@@ -230,8 +232,22 @@ class CommandSource:
         ))  # fmt: skip
 
     def _producers(self, state: State, member: int) -> Body:
+        if self.chance.random() < 0.4:
+            return self._care(state, member)
         past = state.members.time_ms - self.chance.choice((0, 10**10))
         return ExpireProducers(past) if self.chance.random() < 0.1 else AllocateProducerId()
+
+    def _care(self, state: State, member: int) -> Body:
+        chance = self.chance
+        topic = chance.choice([*state.topics.by_id, b"\x07" * 16])
+        known = chance.choice([*state.care.requests, b"\x07" * 16])
+        kind = chance.choice([*sorted(CARE_KINDS), "dance"])
+        return chance.choice((
+            RequestCare(bytes([chance.randint(0, 200)] * 16), topic, kind, {"where": "stream_offset < 5"}),
+            RequestCare(b"short", topic, kind, {}),
+            TellCare(known, chance.choice((RUNNING, DONE, "lost")), "so far", {"files": chance.randint(0, 9)}),
+            NotePipeline(chance.choice(("", "no Java"))),
+        ))  # fmt: skip
 
     def _outside(self, state: State, member: int) -> Body:
         """Landing in another catalog, told rightly or not."""

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "produce": ("lakestream.cli.produce:produce", "Write records from standard input to a topic."),
     "consume": ("lakestream.cli.consume:consume", "Print the records of a topic."),
     "groups": ("lakestream.cli.groups:groups", "List and describe consumer groups, reset their offsets."),
+    "tables": ("lakestream.cli.tables:tables", "List topics' tables and their lag, and take care of them."),
     "pipeline": ("lakestream.cli.pipeline:pipeline", "Land topics in their tables with Spark."),
     "verify": ("lakestream.cli.verify:verify", "Check that every record is still there, once and unchanged."),
     "sql": ("lakestream.cli.sql:sql", "Ask topics in SQL, table plus tail, with DuckDB."),

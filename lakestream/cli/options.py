@@ -1,8 +1,9 @@
 """Options that several commands share; those of settings are made from the table in settings.py."""
 
 import os
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -73,3 +74,18 @@ def _metavar(row: Setting) -> str:
     if row.kind is str:
         return {"data": "DIR_OR_URL", "metadata": "URL"}.get(row.name, "TEXT")
     return "BYTES" if row.name.endswith("_bytes") else "MS" if row.name.endswith("_ms") else "N"
+
+
+class Duration(click.ParamType[int]):
+    """A time span such as 90s, 1h or 3d, as milliseconds; a number alone is milliseconds already."""
+
+    name = "duration"
+    UNITS: ClassVar = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+)\s*([a-z]*)", str(value).strip().lower())
+        if match is None or match[2] not in self.UNITS:
+            self.fail(f"{value!r} is no time span; say 90s, 5m, 1h or 3d", param, ctx)
+        return int(match[1]) * int(self.UNITS[match[2]])

@@ -38,6 +38,8 @@ def pipeline(
     settings = from_json(inherited) if inherited else loaded_settings(flags).settings
     logs.configure(settings.log_level, settings.log_format, {"pipeline": master})
     from lakestream.data.tables.other_catalog import address_of
+    from lakestream.pipeline.care import Schedule
+    from lakestream.pipeline.care_plan import CareLimits
     from lakestream.pipeline.freshness import FreshnessLimits
     from lakestream.pipeline.java import NoJava
     from lakestream.pipeline.service import MEMBER_ID, Options
@@ -49,6 +51,13 @@ def pipeline(
         conf=pairs(conf, "--conf"),
         catalog=address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties),
         freshness=FreshnessLimits(freshness_s=freshness_ms / 1000),
+        care=CareLimits(
+            small_files=settings.table_small_files,
+            target_bytes=settings.table_file_bytes,
+            large_bytes=settings.table_file_bytes // 2,
+            task_bytes=max(settings.table_file_bytes // 2, 64 << 20),
+        ),
+        schedule=Schedule(enabled=settings.table_care, others_ms=settings.table_orphans_ms),
         drain_s=settings.drain_ms / 1000,
         once=once,
     )

@@ -7,9 +7,7 @@ themselves.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from lakestream.data.tables.manifests import ManifestFile, read_manifest, read_manifest_list
-from lakestream.data.tables.store import DatedStore, TableStore
-from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.data.tables.store import DatedStore
 from lakestream.lake.verify_report import Finding, Kind
 from lakestream.model.catalog_names import STREAMS, root_of, warehouse_uri
 from lakestream.model.state import State
@@ -76,22 +74,6 @@ def check_wal(before: State, listed: Listed, after: State, root: str, patience: 
             text = "records that have not landed lie in an object that is not there"
             findings.append(Finding(kind=Kind.WAL_MISSING, text=text, place=f"{root}/{key}"))
     return findings
-
-
-def reachable(store: TableStore, location: str, metadata: TableMetadata) -> set[str]:
-    """Every file that the table's metadata leads to. Raises Missing if a part of it is not there."""
-    found = {location, *(one["metadata-file"] for one in metadata.value("metadata-log", []))}
-    for name in ("statistics", "partition-statistics"):
-        found.update(one["statistics-path"] for one in metadata.value(name, []) or [])
-    manifests: dict[str, ManifestFile] = {}
-    for head in metadata.snapshots:
-        found.add(head.manifest_list)
-        manifests.update((listed.path, listed) for listed in read_manifest_list(store.get(head.manifest_list)))
-    for listed in manifests.values():
-        found.add(listed.path)
-        manifest = read_manifest(store.get(listed.path), listed)
-        found.update(entry["data_file"]["file_path"] for entry in manifest.entries)
-    return found
 
 
 def check_warehouse(store: DatedStore, state: State, patience: Patience, now_ms: int) -> list[Finding]:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from lakestream.data.tables.progress import PROGRESS_PROPERTY, unpack_progress
+from lakestream.data.tables.reach import reachable
 from lakestream.data.tables.store import DatedStore
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY
@@ -14,7 +15,7 @@ from lakestream.errors import Corrupt, LakestreamError, Missing
 from lakestream.lake.verify_facts import PartitionFacts, Past
 from lakestream.lake.verify_judge import judge_partition
 from lakestream.lake.verify_ledger import Ledger
-from lakestream.lake.verify_objects import Ownership, Patience, check_orphans, list_table, reachable
+from lakestream.lake.verify_objects import Ownership, Patience, check_orphans, list_table
 from lakestream.lake.verify_past import past_of
 from lakestream.lake.verify_plan import PlannedFile, load_at, load_by_catalog, plan
 from lakestream.lake.verify_report import Finding, Kind, TopicReport
@@ -133,7 +134,7 @@ class TopicCheck:
             self._watch.advance(one.size)
         self._table_read = True
         past = past_of(self._store, metadata, landing.accounted)
-        if getattr(landing, "unproven", False):
+        if landing.unproven:
             # Care looked for a snapshot to account for, and it was gone already.
             past = replace(past, complete=False)
         own_files = [ownership.is_ours(one.path) and not one.deletes for one in planned]
@@ -184,7 +185,7 @@ class TopicCheck:
 
     def _check_folder(self, table: CatalogTable, ownership: Ownership, patience: Patience, now_ms: int) -> None:
         listed = list_table(self._store, root_of(table.location))
-        known = reachable(self._store, table.location, self._metadata(table))
+        known = reachable(self._store, table.location, self._metadata(table), leaving=True)
         self.report.findings += check_orphans(self.name, listed, known, ownership, self.state, patience, now_ms)
 
     # -- the stream ---------------------------------------------------------------------------------------------------

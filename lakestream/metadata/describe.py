@@ -1,16 +1,15 @@
 """The state and the commands in words: for `lakestream metadata`, the HTTP port and people who wonder."""
 
+from typing import Any
+
 import msgspec
 
-from lakestream.model import catalog, groups, members, producers, rebinding, streams, topics
+from lakestream.model import care, catalog, groups, members, producers, rebinding, streams, topics
 from lakestream.model.commands import APPEND, ENVELOPE, Register, envelope_of
 from lakestream.model.state import State
 
-_BODIES = {
-    body.KIND: body
-    for family in (members, topics, streams, producers, groups, catalog, rebinding)
-    for body, _ in family.RULES
-}
+_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups, catalog, rebinding, care)
+_BODIES = {body.KIND: body for family in _FAMILIES for body, _ in family.RULES}
 _BODIES[Register.KIND] = Register
 ROWS_SHOWN = 20
 

@@ -65,6 +65,10 @@ class TableChange(msgspec.Struct, frozen=True, array_like=True):
     landed: list[LandedRange] = []
     snapshot: int = 0
     purge: bool = False
+    removed: list[LandedRange] = []
+    """Rows of a topic's table that this change takes away (T16)."""
+    accounted: int = 0
+    """All snapshots up to this sequence number are ours, or accounted for; 0: nothing new is known of that."""
 
 
 class CommitTables(Body, frozen=True, array_like=True):
@@ -105,6 +109,7 @@ class NoteRemoved(Body, frozen=True, array_like=True):
     before: int
     accounted: int
     removed: list[LandedRange]
+    unproven: bool = False
 
 
 class TablesPurged(Body, frozen=True, array_like=True):
@@ -288,7 +293,7 @@ def commit_tables(state: "State", member: Member, body: CommitTables) -> int | N
             if change.topic_id in topics:
                 return No(Reason.MALFORMED, "a topic lands once in one command")
             topics.add(change.topic_id)
-        elif change.landed:
+        elif change.landed or change.removed:
             return No(Reason.MALFORMED, "only a topic's table can be landed in")
     _settle(state, draft, body.changes)
     return len(body.changes)
@@ -357,7 +362,7 @@ def _bind(state: "State", draft: Draft, change: TableChange) -> No | None:
     if landing is not None and landing.uuid not in ("", change.uuid):
         return No(Reason.TABLE_BOUND, f"the topic is bound to the table {landing.uuid}")
     draft.bound[topic.id] = change.uuid
-    return landing_problem(state, topic, change.landed)
+    return landing_problem(state, topic, change.landed) or removal_problem(change.removed)
 
 
 def landing_problem(state: "State", topic: "Topic", landed: Iterable[LandedRange]) -> No | None:
@@ -394,6 +399,10 @@ def _settle(state: "State", draft: Draft, changes: list[TableChange]) -> None:
             catalog.purges[change.uuid] = Purge(change.expected, state.members.time_ms)
         if change.topic_id:
             _advance(state, change.topic_id, change.landed, change.snapshot)
+            landing = catalog.landings[change.topic_id]
+            landing.accounted = max(landing.accounted, change.accounted)
+            for removed in change.removed:
+                landing.note_removed(removed, state.members.time_ms)
 
 
 def _advance(state: "State", topic_id: bytes, landed: Iterable[LandedRange], snapshot: int) -> None:
@@ -446,11 +455,18 @@ def note_removed(state: "State", member: Member, body: NoteRemoved) -> No | None
         return No(Reason.UNKNOWN_TOPIC, "nothing of this topic has landed")
     if landing.accounted != body.before:
         return No(Reason.STALE_PREMISE, f"snapshots are accounted for up to {landing.accounted}")
-    if any(not 0 <= one.start <= one.end or not 0 <= one.records <= one.end - one.start for one in body.removed):
-        return No(Reason.MALFORMED, "a range ends before it starts, or holds more than it can")
+    if problem := removal_problem(body.removed):
+        return problem
     landing.accounted = body.accounted
+    landing.unproven |= body.unproven
     for one in body.removed:
         landing.note_removed(one, state.members.time_ms)
+    return None
+
+
+def removal_problem(removed: Iterable[LandedRange]) -> No | None:
+    if any(not 0 <= one.start <= one.end or not 0 <= one.records <= one.end - one.start for one in removed):
+        return No(Reason.MALFORMED, "a range ends before it starts, or holds more than it can")
     return None
 
 

@@ -1,8 +1,10 @@
 """How far each topic's table has come, and the memory of what landed: the checker's and the retention's (T16, T21).
 
 For each partition there is a short list of ranges: offsets, number of records, an additive 64-bit hash of the records
-as they were acked, and the cluster time of the landing. Old neighbours are merged, so that a range is never long
-compared with its age. What went from the table later is remembered likewise, and subtracted.
+as they were acked, the cluster time of the landing, and the bytes that they had in the WAL. Old neighbours are merged,
+so that a range is never long compared with its age. What went from the table later is remembered likewise: the rows
+that landed, less those removed, are the rows that there are. A changed row is removed and landed again: no record less,
+and the difference of the two hashes.
 """
 
 from array import array
@@ -10,7 +12,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 RANGES_KEPT = 32
-STRIDE = 5
+STRIDE = 6
+FIRST_STRIDE = 5
+"""Of checkpoints from before sizes were remembered."""
+SIZE_MAX = 1 << 62
 _HASHES = 1 << 64
 
 
@@ -22,6 +27,7 @@ class LandedRange(NamedTuple):
     end: int
     records: int
     digest: int
+    size: int = 0
 
 
 class Mark(NamedTuple):
@@ -32,6 +38,7 @@ class Mark(NamedTuple):
     records: int
     digest: int
     time_ms: int
+    size: int = 0
 
 
 class Departed(NamedTuple):
@@ -46,15 +53,18 @@ class Landing:
     """What is known of one topic's table. `held` says why nothing lands, if so; `snapshot` is the last one of ours.
 
     `location` is the metadata file of a table in somebody else's catalog, as it was last found good; empty for our own.
+    `accounted` is the sequence number up to which others' snapshots are in `removed`; `unproven` tells that one of them
+    was gone before anybody could compare it.
     """
 
-    __slots__ = ("accounted", "held", "landed", "location", "removed", "snapshot", "uuid")
+    __slots__ = ("accounted", "held", "landed", "location", "removed", "snapshot", "unproven", "uuid")
 
     def __init__(self, uuid: str = "") -> None:
         self.uuid = uuid
         self.held = ""
         self.snapshot = 0
         self.accounted = 0
+        self.unproven = False
         self.location = ""
         self.landed: dict[int, array[int]] = {}
         self.removed: dict[int, list[Mark]] = {}
@@ -68,6 +78,7 @@ class Landing:
     def note_landed(self, new: LandedRange, now_ms: int) -> None:
         numbers = self.landed.setdefault(new.partition, array("Q"))
         numbers.extend((new.start, new.end, new.records, new.digest % _HASHES, max(now_ms, 0)))
+        numbers.append(min(max(new.size, 0), SIZE_MAX))
         if len(numbers) > RANGES_KEPT * STRIDE:
             _merge_one(numbers)
 
@@ -93,30 +104,41 @@ class Landing:
     def dump(self) -> list[Any]:
         return [
             self.uuid, self.held, self.snapshot, self.accounted,
-            [[partition, numbers.tobytes()] for partition, numbers in self.landed.items()],
+            [[partition, numbers.tobytes(), STRIDE] for partition, numbers in self.landed.items()],
             [[partition, [list(mark) for mark in marks]] for partition, marks in self.removed.items()],
-            self.location,
+            self.location, self.unproven,
         ]  # fmt: skip
 
     @classmethod
     def load(cls, fields: list[Any]) -> "Landing":
         landing = cls(fields[0])
         landing.held, landing.snapshot, landing.accounted = fields[1:4]
-        for partition, packed in fields[4]:
-            landing.landed[partition] = array("Q", packed)
+        for partition, packed, *stride in fields[4]:
+            numbers = array("Q", packed)
+            landing.landed[partition] = numbers if stride else _widened(numbers)
         for partition, marks in fields[5]:
             landing.removed[partition] = [Mark(*mark) for mark in marks]
         landing.location = fields[6] if len(fields) > 6 else ""
+        landing.unproven = bool(fields[7]) if len(fields) > 7 else False
         return landing
+
+
+def _widened(numbers: "array[int]") -> "array[int]":
+    """Marks without sizes as marks of unknown size."""
+    wide = array("Q")
+    for at in range(0, len(numbers), FIRST_STRIDE):
+        wide.extend((*numbers[at : at + FIRST_STRIDE], 0))
+    return wide
 
 
 def _merge_one(numbers: "array[int]") -> None:
     """Join the two neighbours whose times differ least for their age: what is old is known more coarsely."""
-    now = numbers[-1]
-    times = numbers[STRIDE - 1 :: STRIDE]
+    times = numbers[4::STRIDE]
+    now = times[-1]
     lost = [(times[i + 1] - times[i]) * 1_000_000 // (now - times[i] + 1) for i in range(len(times) - 1)]
     at = lost.index(min(lost)) * STRIDE
     numbers[at + STRIDE] = numbers[at]
     numbers[at + STRIDE + 2] += numbers[at + 2]
     numbers[at + STRIDE + 3] = (numbers[at + STRIDE + 3] + numbers[at + 3]) % _HASHES
+    numbers[at + STRIDE + 5] = min(numbers[at + STRIDE + 5] + numbers[at + 5], SIZE_MAX)
     del numbers[at : at + STRIDE]

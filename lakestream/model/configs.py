@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+TABLE_ENABLED = "lakestream.table.enabled"
+TABLE_RETENTION = "lakestream.table.retention.ms"
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
 
@@ -154,11 +156,13 @@ TOPIC_CONFIGS = _table(
          "log.retention.bytes"),
     _key("retention.ms", "-1", LONG, _OR_FOREVER, "How long records are kept, from their append; -1: forever.",
          "log.retention.ms"),
-    _key("lakestream.table.enabled", "true", BOOLEAN, boolean, "Whether the topic becomes an Iceberg table."),
+    _key(TABLE_ENABLED, "true", BOOLEAN, boolean, "Whether the topic becomes an Iceberg table."),
     _key("lakestream.table.freshness.ms", "5000", LONG, number(0, INT_MAX),
          "How old records may get outside the table."),
     _key("lakestream.table.on.delete", "drop", STRING, one_of("drop", "keep"),
          "Whether the table goes with the topic, or stays under another name."),
+    _key(TABLE_RETENTION, "-2", LONG, number(-2, LONG_MAX),
+         "How long rows stay in the table; -2: as long as the stream shows them, -1: forever."),
     _key("compression.type", "producer", STRING, one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
          "How batches made of table rows are compressed; those in the WAL stay as they were produced."),
     _ignored("compression.gzip.level", "-1", INT, number(-1, 9)),

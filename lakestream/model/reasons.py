@@ -51,6 +51,7 @@ class Reason(IntEnum):
     UNKNOWN_TABLE = 64
     TABLE_BOUND = 65
     TOPIC_HELD = 66
+    CARE_FULL = 67
 
 
 class No(NamedTuple):

@@ -15,7 +15,8 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from lakestream.errors import Corrupt, Halted
-from lakestream.model import catalog, groups, members, producers, rebinding, streams, topics
+from lakestream.model import care, catalog, groups, members, producers, rebinding, streams, topics
+from lakestream.model.care import Care
 from lakestream.model.catalog import Catalog
 from lakestream.model.commands import APPEND, ENVELOPE, Body, Register
 from lakestream.model.groups import Groups
@@ -29,7 +30,7 @@ Outcome = Any
 """A list of results for `Append`; else what the rule says, a No, or STRANGER."""
 Rule = Callable[["State", Member, Any], Outcome]
 
-_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups, catalog, rebinding)
+_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups, catalog, rebinding, care)
 _RULES: dict[int, tuple[msgspec.msgpack.Decoder[Any], Rule]] = {
     body.KIND: (msgspec.msgpack.Decoder(body), rule) for family in _FAMILIES for body, rule in family.RULES
 }
@@ -44,8 +45,8 @@ class State:
     """What all members agree on after folding the commands up to `sequence`."""
 
     __slots__ = (
-        "catalog", "cluster", "digest", "groups", "level", "members", "moved", "producers", "sequence", "streams",
-        "topics",
+        "care", "catalog", "cluster", "digest", "groups", "level", "members", "moved", "producers", "sequence",
+        "streams", "topics",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class State:
         self.producers = Producers()
         self.groups = Groups()
         self.catalog = Catalog()
+        self.care = Care()
         self.moved: list[int] = []
         """Streams whose end moved since somebody last emptied this list; for waking readers, not part of the state."""
 
@@ -122,6 +124,7 @@ def dump(state: State) -> bytes:
         [
             state.sequence, state.digest, state.level, state.cluster, state.members.dump(), state.topics.dump(),
             state.streams.dump(), state.producers.dump(), state.groups.dump(), state.catalog.dump(),
+            state.care.dump(),
         ]
     )  # fmt: skip
     return CHECKPOINT.pack(CHECKPOINT_MAGIC, CHECKPOINT_VERSION, crc32c(body)) + body
@@ -146,4 +149,5 @@ def load(checkpoint: bytes | bytearray) -> State:
     state.producers = Producers.load(fields[7])
     state.groups = Groups.load(fields[8])
     state.catalog = Catalog.load(fields[9]) if len(fields) > 9 else Catalog()
+    state.care = Care.load(fields[10]) if len(fields) > 10 else Care()
     return state

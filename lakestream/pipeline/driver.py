@@ -75,7 +75,7 @@ class Driver:
         self._root = root
         self._epoch = 0
         self._round = 0
-        self._settled = 0
+        self._open: set[int] = set()
         self._folded = asyncio.Event()
         self._reported = clock.monotonic()
         self._told_rounds = 0
@@ -88,8 +88,8 @@ class Driver:
         replica.on_fold.append(self._folded.set)
 
     def settled(self) -> tuple[int, int]:
-        """The last round of this epoch whose files are all committed or removed, as heartbeats tell it (T12)."""
-        return self._settled if self._replica.epoch == self._epoch else 0, 0
+        """Up to this round of the epoch all files are committed or nobody's, as heartbeats tell it (T12)."""
+        return min(self._open, default=self._round + 1) - 1 if self._replica.epoch == self._epoch else 0, 0
 
     def stop(self) -> None:
         """No further round after this one."""
@@ -147,10 +147,16 @@ class Driver:
         """One round of these topics; those that landed. Raises Fenced without an epoch."""
         if not self._replica.epoch:
             raise Fenced("a round needs an epoch to belong to")
+        name = self.open_round()
+        try:
+            return await self._land(name, topic_ids)
+        finally:
+            self.close_round(name)
+
+    async def _land(self, name: RoundName, topic_ids: Sequence[bytes]) -> set[bytes]:
         began = self._clock.monotonic()
         since = self.freshness.began(topic_ids)
         state = self._replica.state
-        name = self._next_round()
         works = choose(state, topic_ids, self._limits)
         # Before anything is awaited: the mover may take an object's place meanwhile, whose bytes stay for a grace.
         sources = sources_of(state.cluster, state.streams.objects, works)
@@ -167,8 +173,6 @@ class Driver:
                 for work in works
             )
         )
-        if name.epoch == self._epoch:
-            self._settled = name.round
         now = self._clock.monotonic()
         for work, failed in zip(works, results, strict=True):
             if failed is None:
@@ -180,12 +184,25 @@ class Driver:
         self._count([work for work in works if work.topic_id in landed], len(works), now - began)
         return landed
 
-    def _next_round(self) -> RoundName:
-        """Rounds are numbered in each epoch from 1: whoever sweeps can tell by both when one is over."""
+    def open_round(self) -> RoundName:
+        """Rounds are numbered in each epoch from 1: whoever sweeps can tell by both when one is over.
+
+        Care has rounds of its own, which may go on while others come and go.
+        """
         if self._replica.epoch != self._epoch:
-            self._epoch, self._round, self._settled = self._replica.epoch, 0, 0
+            self._epoch, self._round, self._open = self._replica.epoch, 0, set()
         self._round += 1
+        self._open.add(self._round)
         return RoundName(self._replica.member_id, self._epoch, self._round)
+
+    def untidy(self) -> None:
+        """Something was left behind that the next sweep should find."""
+        self._untidy = True
+
+    def close_round(self, name: RoundName) -> None:
+        """No command will name its files any more."""
+        if name.epoch == self._epoch:
+            self._open.discard(name.round)
 
     async def _set_back(self, failed: Failed, since: float, now: float) -> None:
         """The topic waits, alone; people are told in the state when it does not go away by itself."""

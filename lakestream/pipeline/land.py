@@ -15,12 +15,13 @@ from random import Random
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
+from lakestream.data.tables.expiry import to_expire
 from lakestream.data.tables.file_stats import FileStats, add_digests
 from lakestream.data.tables.iceberg import Commit, Committer
 from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.progress import Range, pack_digests
 from lakestream.data.tables.store import TableStore
-from lakestream.data.tables.summaries import DIGESTS_KEY
+from lakestream.data.tables.summaries import DIGESTS_KEY, accounted_after, unaccounted
 from lakestream.data.tables.table_metadata import Table
 from lakestream.data.tables.topic_table import STREAM_ORDER, TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.errors import Corrupt, Fenced, LakestreamError, Missing, Unknown
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 COMMIT_ATTEMPTS = 8
 COMMITS_AT_ONCE = 8
 MAKE_AGAIN_S = 10.0
+OUTSIDE = "the table is in another catalog: its files are taken care of there"
 OUTRUN = "the progress moved meanwhile: another pipeline was faster"
 
 P = ParamSpec("P")
@@ -58,14 +60,15 @@ class Lander:
         outside: Outside | None = None,
     ) -> None:  # fmt: skip
         self._replica = replica
-        self._store = store
+        self._store = self.store = store
         self._warehouse = warehouse
         self._clock = clock
-        self._random = random
-        self._outside = outside
+        self._random = self.random = random
+        self._outside = self.outside = outside
         self.look_every_s = FOLLOW_EVERY_S if outside is not None else float("inf")
         self._follower = Follower(replica, outside, self.hold, clock) if outside is not None else None
-        self._committer = Committer(store, random) if outside is None else outside.committer
+        own = Committer(store, random, lambda: f"{replica.member_id}-{replica.epoch}")
+        self._committer = self.committer = own if outside is None else outside.committer
         self._pool = ThreadPoolExecutor(COMMITS_AT_ONCE, "land")
         self._tables: dict[bytes, Table] = {}
         self._not_made: dict[bytes, float] = {}
@@ -265,12 +268,32 @@ class Lander:
                 [Range(*one) for one in work.ranges],
                 now_ms=self._clock.wall_ms(),
                 notes={DIGESTS_KEY: told} if outside else None,
+                protected=self.protected(table),
                 write_metadata=not outside,
             )
         except ValueError as error:
             return Failed(work.topic_id, f"the table's progress contradicts the state's: {error}", True)
         except LakestreamError as error:
             return Failed(work.topic_id, str(error), isinstance(error, Corrupt | Missing))
+
+    def is_outside(self, topic_id: bytes) -> bool:
+        return self._is_outside(topic_id)
+
+    async def table_of(self, topic_id: bytes) -> Table | Failed:
+        """A topic's table as it is now."""
+        topic = self._replica.state.topics.by_id.get(topic_id)
+        return await self._table(topic) if topic is not None else Failed(topic_id, "there is no such topic", False)
+
+    def unaccounted(self, table: Table) -> frozenset[int]:
+        """Snapshots of others that are not accounted for, and those before them (T16)."""
+        key = self._replica.state.catalog.keys.get(table.metadata.uuid)
+        bound = self._replica.state.catalog.tables.get(key) if key is not None else None
+        landing = self._replica.state.catalog.landings.get(bound.topic_id) if bound is not None else None
+        return unaccounted(table.metadata, landing.accounted) if landing is not None else frozenset()
+
+    def protected(self, table: Table) -> frozenset[int]:
+        """Snapshots that must not expire yet, since what they took away is not accounted for (T16)."""
+        return self.unaccounted(table) if to_expire(table.metadata, self._clock.wall_ms()) else frozenset()
 
     async def _swap(self, topic: Topic, commit: Commit, landed: list[LandedRange], epoch: int) -> Any:
         """The one command. If its answer is lost, the state tells what became of it (T7)."""
@@ -281,10 +304,15 @@ class Lander:
             raise Fenced("the epoch in which the files were written has ended")
         if self._outside is not None and self._is_outside(topic.id):
             return await self._outside.commit(topic, commit)
+        return await self._propose(topic, commit, landed)
+
+    async def _propose(
+        self, topic: Topic, commit: Commit, landed: list[LandedRange], removed: Sequence[LandedRange] = ()
+    ) -> Any:
         location = commit.table.metadata_location
         change = TableChange(
             STREAMS, topic.name, commit.table.metadata.uuid, commit.base, location, topic_id=topic.id, landed=landed,
-            snapshot=commit.snapshot_id,
+            snapshot=commit.snapshot_id, removed=list(removed), accounted=self._accounted(topic, commit),
         )  # fmt: skip
         try:
             return await self._replica.propose(CommitTables([change]))
@@ -294,6 +322,46 @@ class Lander:
             if bound is not None and bound.location == location:
                 return 1
             raise
+
+    async def change(
+        self, topic_id: bytes, prepare: Callable[[Table], Commit], removed: Sequence[LandedRange], epoch: int
+    ) -> Commit | Failed:
+        """Commit something else than a landing: `prepare` is asked again for each table that is current by then.
+
+        The rows that go are noted by the same command (T16). Raises what `prepare` does, Stale above all.
+        """
+        for _ in range(COMMIT_ATTEMPTS):
+            topic = self._replica.state.topics.by_id.get(topic_id)
+            if topic is None:
+                return Failed(topic_id, "the topic was deleted", False)
+            if self.is_outside(topic_id):
+                return Failed(topic_id, OUTSIDE, False)
+            table = await self._table(topic)
+            if isinstance(table, Failed):
+                return table
+            commit = await self._off(prepare, table)
+            try:
+                if self._replica.epoch != epoch:
+                    raise Fenced("the epoch in which the files were written has ended")
+                outcome = await self._propose(topic, commit, [], removed)
+            except LakestreamError as error:
+                # It may have happened: its files stay, and what nobody refers to is swept when this epoch has ended.
+                return Failed(topic_id, str(error), False)
+            if not isinstance(outcome, No):
+                self._tables[topic.id] = commit.table
+                self.obsolete.append((self._clock.monotonic(), commit.obsolete))
+                return commit
+            await self._remove(commit.written)
+            if outcome.reason != Reason.STALE_PREMISE:
+                return Failed(topic_id, outcome.message, True)
+            await self._replica.catch_up()
+        return Failed(topic_id, f"others committed {COMMIT_ATTEMPTS} times in between", False)
+
+    def _accounted(self, topic: Topic, commit: Commit) -> int:
+        known, landing = self._tables.get(topic.id), self._replica.state.catalog.landings.get(topic.id)
+        if known is None or known.metadata_location != commit.base or landing is None:
+            return 0
+        return accounted_after(known.metadata, landing.accounted, commit.table.metadata)
 
     async def hold(self, topic_id: bytes, reason: str) -> None:
         """Say in the state why a topic waits, once."""
@@ -344,7 +412,8 @@ class Lander:
             if bound is None or not suspects:
                 return 0
             known = await self._off(referenced, self._store, bound.location)
-            orphans = [uri for uri in suspects if uri not in known]
+            later = {uri for _, uris in self.obsolete for uri in uris}
+            orphans = [uri for uri in suspects if uri not in known and uri not in later]
             await self._off(self._store.delete, orphans)
         except LakestreamError as error:
             log.warning("a table could not be swept: %s", error)
@@ -367,6 +436,10 @@ class Lander:
         except LakestreamError as error:
             log.warning("files that nobody reaches are left: %s", error)
 
+    async def off(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Something that blocks, in one of our threads."""
+        return await self._off(work, *args, **kwargs)
+
     async def _off(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
@@ -381,6 +454,9 @@ def _stumbled(topic_id: bytes, error: Exception) -> Failed:
 def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] | Failed:
     """What the state remembers of each range (T16). Every offset of a range has to be a row."""
     digests = add_digests(stats.digests for stats in files)
+    sizes: dict[int, int] = {}
+    for part in work.slices:
+        sizes[part.partition] = sizes.get(part.partition, 0) + part.length
     found = []
     for one in work.ranges:
         digest = digests.get(one.partition)
@@ -388,5 +464,6 @@ def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] 
         if digest is None or records != one.end - one.start:
             told = f"offsets {one.start} to {one.end} of partition {one.partition} gave {records} records"
             return Failed(work.topic_id, told, True)
-        found.append(LandedRange(one.partition, one.start, one.end, records, digest.hash))
+        size = sizes.get(one.partition, 0)
+        found.append(LandedRange(one.partition, one.start, one.end, records, digest.hash, size))
     return found

@@ -17,11 +17,16 @@ from lakestream.data.tables.iceberg import Committer
 from lakestream.data.tables.other_catalog import CatalogAddress, OtherCatalog
 from lakestream.data.tables.store import open_table_store
 from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
+from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
+from lakestream.model.care import NotePipeline
 from lakestream.model.catalog_names import Warehouse, warehouse_uri
 from lakestream.model.commands import LEVEL, Register
+from lakestream.pipeline.care import Caretaker, Schedule
+from lakestream.pipeline.care_jobs import CareJobs
+from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.driver import Driver
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.land import Lander
@@ -50,6 +55,8 @@ class Options:
     timing: Timing = field(default_factory=Timing)
     limits: RoundLimits = field(default_factory=RoundLimits)
     freshness: FreshnessLimits = field(default_factory=FreshnessLimits)
+    care: CareLimits = field(default_factory=CareLimits)
+    schedule: Schedule = field(default_factory=Schedule)
     catalog: CatalogAddress | None = None
     """Where tables are made, if not in our own catalog."""
     drain_s: float = 10.0
@@ -105,8 +112,10 @@ class Pipeline:
         try:
             await self.replica.start()
             spark = await starting
-        except BaseException:
+        except BaseException as error:
             await asyncio.gather(starting, return_exceptions=True)
+            if isinstance(error, LakestreamError):
+                await self._tell_trouble(str(error))
             await self.replica.stop()
             raise
         try:
@@ -114,6 +123,18 @@ class Pipeline:
         finally:
             await asyncio.to_thread(spark.stop)
             await self.replica.stop()
+
+    async def _tell_trouble(self, reason: str) -> None:
+        """Say in the state why no pipeline runs, if none does: `lakestream tables` shows it."""
+        members = self.replica.state.members.live()
+        if any(member.role == ROLE for member in members) or self.replica.state.care.trouble == reason:
+            return
+        try:
+            await self.membership.join()
+            await self.replica.propose(NotePipeline(reason))
+            await self.membership.leave()
+        except LakestreamError as error:
+            log.warning("why the pipeline does not start could not be noted: %s", error)
 
     async def _work(self, spark: Spark, on_ready: Callable[[], None]) -> int:
         await asyncio.to_thread(spark.warm_up, land_task)
@@ -124,22 +145,27 @@ class Pipeline:
         driver = Driver(
             replica, lander, spark, self._clock, Freshness(options.freshness), options.limits, options.root
         )
+        jobs = CareJobs(lander, driver, spark, self._clock, options.care, options.root)
+        caretaker = Caretaker(replica, lander, jobs, self._clock, options.care, options.schedule, options.root)
         self.membership.settled = driver.settled
         await self.membership.join()
+        if replica.state.care.trouble:
+            await replica.propose(NotePipeline(""))
         on_ready()
         log.info("lands with Spark at %s, %d tasks at a time", options.master, spark.slots)
         beating = asyncio.create_task(self.membership.run(), name="membership")
         working = asyncio.create_task(self._drained(driver) if options.once else driver.run(), name="driver")
         stopping = asyncio.create_task(self._stopping.wait(), name="stop")
+        caring = [] if options.once else [asyncio.create_task(caretaker.run(), name="care")]
         try:
             await asyncio.wait([working, stopping, beating], return_when=asyncio.FIRST_COMPLETED)
             driver.stop()
             await asyncio.wait([working], timeout=options.drain_s)
             return await working if working.done() else 1
         finally:
-            for task in (working, stopping, beating):
+            for task in (working, stopping, beating, *caring):
                 task.cancel()
-            await asyncio.gather(working, stopping, beating, return_exceptions=True)
+            await asyncio.gather(working, stopping, beating, *caring, return_exceptions=True)
             await self.membership.leave()
             lander.close()
 

@@ -1,8 +1,9 @@
 """Retention: what is too old, or too much, goes: from the log by a command (L24), its bytes by the collector later.
 
-Records go by whole entries. Age is measured from when an entry's object was appended, in cluster time (L14), so no
-client's clock can keep or drop anything. Of a stream that is too large at least the limit stays, as in Kafka. The same
-rounds forget producers and committed offsets that nobody used for long.
+Records go by whole entries, and those that are rows of a table by the ranges in which they landed; the table's care
+removes the rows later (T21). Age is measured from when an entry's object was appended, or a range landed, in cluster
+time (L14), so no client's clock can keep or drop anything. Of a stream that is too large at least the limit stays, as
+in Kafka. The same rounds forget producers and committed offsets that nobody used for long.
 """
 
 import asyncio
@@ -13,7 +14,9 @@ from typing import NamedTuple
 
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
+from lakestream.model.catalog_landing import Landing
 from lakestream.model.commands import AdvanceLogStart, Body, ExpireProducers
+from lakestream.model.configs import TABLE_ENABLED, TABLE_RETENTION
 from lakestream.model.group_offsets import ExpireOffsets, overdue
 from lakestream.model.reasons import No
 from lakestream.model.state import State
@@ -125,11 +128,35 @@ def due(state: State, topics: Iterable[Topic], rules_of: RulesOf, now_ms: int) -
             continue
         for stream_id in topic.streams:
             stream = by_id.get(stream_id)
-            if stream is not None and stream.bases:
-                entries = overdue_entries(stream, objects, rules, now_ms)
-                if entries:
-                    trims.append(Trim(stream_id, stream.entry(entries - 1).end, entries))
+            if stream is None or (not stream.bases and stream.landed <= stream.start):
+                continue
+            start, all_landed = overdue_landed(stream, state.catalog.landings.get(topic.id), rules, now_ms)
+            # Where rows outlive their records, what has not become a row yet waits for that.
+            waits = TABLE_RETENTION in topic.configs and topic.configs.get(TABLE_ENABLED) != "false"
+            entries = overdue_entries(stream, objects, rules, now_ms) if all_landed and not waits else 0
+            if entries:
+                trims.append(Trim(stream_id, stream.entry(entries - 1).end, entries))
+            elif start > stream.start:
+                trims.append(Trim(stream_id, start, 0))
     return trims
+
+
+def overdue_landed(stream: Stream, landing: Landing | None, rules: TopicRules, now_ms: int) -> tuple[int, bool]:
+    """Where the log has to start as far as its rows go, and whether none of those are left."""
+    start = stream.start
+    if landing is None or stream.landed <= start:
+        return start, True
+    before_ms = now_ms - rules.retention_ms if rules.retention_ms >= 0 else -1
+    marks = [mark for mark in landing.marks(stream.partition) if mark.end > start]
+    # Of a range that the log start cuts, only the part above it counts.
+    sizes = [mark.size * (mark.end - max(mark.start, start)) // max(mark.end - mark.start, 1) for mark in marks]
+    left = stream.size + sum(sizes)
+    for mark, size in zip(marks, sizes, strict=True):
+        left -= size
+        if mark.time_ms >= before_ms and not 0 <= rules.retention_bytes <= left:
+            return start, False
+        start = mark.end
+    return start, start >= stream.landed
 
 
 def overdue_entries(stream: Stream, objects: dict[int, WalObject], rules: TopicRules, now_ms: int) -> int:

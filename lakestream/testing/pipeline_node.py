@@ -69,11 +69,12 @@ class QuickDriver(Driver):
 
     async def step(self) -> float:
         if self.optimizer is not None and self.optimizer.wants():
-            name = self._next_round()
-            await self.optimizer.rewrite_one(name)
-            if name.epoch == self._epoch:
-                self._settled = name.round
-            self._untidy = True
+            name = self.open_round()
+            try:
+                await self.optimizer.rewrite_one(name)
+            finally:
+                self.close_round(name)
+            self.untidy()
         return await super().step()
 
 

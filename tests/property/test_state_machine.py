@@ -20,8 +20,8 @@ from tests.command_source import KINDS, CommandSource, commands, fold, normal_ki
 ROOT = Path(__file__).resolve().parent.parent.parent
 seeds = st.integers(0, 1_000_000)
 SEQUENCE, DIGEST, MEMBERS = 0, 1, 4
-DRAWN = {*range(1, 7), *range(10, 28)}
-"""What the source makes: members, topics, streams, producers, groups."""
+DRAWN = {*range(1, 7), *range(10, 28), *range(50, 53)}
+"""What the source makes: members, topics, streams, producers, groups, care."""
 
 
 def parts(state: State) -> list[Any]:

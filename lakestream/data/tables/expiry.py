@@ -14,12 +14,19 @@ EXPIRED_AT_ONCE = 16
 PATIENCE = 1.25
 """A table that commits rarely expires when the oldest snapshot is so many times as old as it should get."""
 DEFAULT_AGE_MS = 3_600_000
+AGE_PROPERTY = "history.expire.max-snapshot-age-ms"
 
 
-def to_expire(metadata: TableMetadata, now_ms: int, protected: frozenset[int] = frozenset()) -> frozenset[int]:
-    """Ids of snapshots to drop now. What a branch or tag names stays, and so does what the caller protects (T16)."""
+def to_expire(
+    metadata: TableMetadata, now_ms: int, protected: frozenset[int] = frozenset(), older_than_ms: int | None = None
+) -> frozenset[int]:
+    """Ids of snapshots to drop now. What a branch or tag names stays, and so does what the caller protects (T16).
+
+    `older_than_ms`: somebody asked, so that the table's own age does not count, nor whether it is worth while.
+    """
     # Snapshots are in the order of their making: most commits find the first one young enough, and look no further.
-    age_ms = _number(metadata, "history.expire.max-snapshot-age-ms", DEFAULT_AGE_MS)
+    asked = older_than_ms is not None
+    age_ms = older_than_ms if older_than_ms is not None else _number(metadata, AGE_PROPERTY, DEFAULT_AGE_MS)
     if not metadata.snapshots or metadata.snapshots[0].timestamp_ms >= now_ms - age_ms:
         return frozenset()
     least = _number(metadata, "history.expire.min-snapshots-to-keep", 1)
@@ -30,7 +37,7 @@ def to_expire(metadata: TableMetadata, now_ms: int, protected: frozenset[int] = 
             since_ms = now_ms - int(ref.get("max-snapshot-age-ms") or age_ms)
             stay.update(_newest(metadata, ref["snapshot-id"], keep, since_ms))
     old = [head for head in metadata.snapshots if head.timestamp_ms < now_ms - age_ms and head.snapshot_id not in stay]
-    overdue = any(head.timestamp_ms < now_ms - age_ms * PATIENCE for head in old)
+    overdue = asked or any(head.timestamp_ms < now_ms - age_ms * PATIENCE for head in old)
     return frozenset(head.snapshot_id for head in old) if overdue or len(old) >= EXPIRED_AT_ONCE else frozenset()
 
 

@@ -8,13 +8,14 @@ they are nobody's; a commit whose answer was lost is looked up first, and nothin
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from uuid import UUID
 
 from lakestream.data.tables.expiry import Reading, to_expire, unreachable
+from lakestream.data.tables.live_files import LiveFiles, live_files
 from lakestream.data.tables.lru import Lru
 from lakestream.data.tables.manifest_merge import to_merge
 from lakestream.data.tables.manifests import (
@@ -45,7 +46,14 @@ from lakestream.data.tables.recent_files import RecentFiles
 from lakestream.data.tables.runs import runs_of_groups
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.summaries import RANGES_KEY, Changes, is_our_append, summary_after
-from lakestream.data.tables.table_metadata import MAIN, SnapshotChange, Table, TableMetadata, with_snapshot
+from lakestream.data.tables.table_metadata import (
+    MAIN,
+    SnapshotChange,
+    Table,
+    TableMetadata,
+    with_snapshot,
+    without_snapshots,
+)
 from lakestream.data.tables.topic_table import METADATA_VERSIONS
 from lakestream.errors import Missing, Retry
 
@@ -81,9 +89,11 @@ class Stale(Retry):
 class Committer:
     """Prepares commits on tables below one store. Blocking; for threads. Safe to use for several tables at once."""
 
-    def __init__(self, store: TableStore, chance: random.Random) -> None:
+    def __init__(self, store: TableStore, chance: random.Random, owner: Callable[[], str] = lambda: "") -> None:
+        """`owner` goes into the names of manifests and lists, so that what it left behind can be told later (T12)."""
         self._files = RecentFiles(store)
         self._chance = chance
+        self._owner = owner
         self._tables: Lru[str, Table] = Lru(TABLE_BYTES_MAX)
         self._lists: Lru[str, list[ManifestFile]] = Lru(LISTED_MANIFESTS_MAX)
 
@@ -133,7 +143,7 @@ class Committer:
         metadata = table.metadata
         progress = unpack_progress(metadata.properties[PROGRESS_PROPERTY])
         properties = {PROGRESS_PROPERTY: pack_progress(advance(progress, ranges))}
-        work = _Work(self._files, self._chance, table, now_ms)
+        work = _Work(self._files, self._chance, table, now_ms, self._owner())
         manifests = self._manifests(metadata)
         home, added_spec = work.unpartitioned()
         joined = to_merge(manifests, home.spec_id)
@@ -167,7 +177,7 @@ class Committer:
         `operation` "delete" and no files rows go for good (retention, T21).
         """
         check_base(table.metadata, base_snapshot_id)
-        work = _Work(self._files, self._chance, table, now_ms)
+        work = _Work(self._files, self._chance, table, now_ms, self._owner())
         manifests, gone = work.remove(self._manifests(table.metadata), removed)
         if len(gone) != len(removed):
             raise Stale(f"{len(removed) - len(gone)} files to be replaced are not in the table any more")
@@ -182,6 +192,22 @@ class Committer:
             notes=dict(notes or {}),
         )
         return self._kept(work.finish(manifests, changes, {}, protected, added_spec, write_metadata))
+
+    def expire(
+        self, table: Table, *, now_ms: int, older_than_ms: int | None = None, protected: frozenset[int] = frozenset()
+    ) -> Commit | None:
+        """Forget old snapshots, without a new one; None if there are none. `older_than_ms`: else as the table says."""
+        expired = to_expire(table.metadata, now_ms, protected, older_than_ms)
+        if not expired:
+            return None
+        work = _Work(self._files, self._chance, table, now_ms, self._owner())
+        return work.forget(expired, self._manifests(table.metadata))
+
+    def live_files(self, table: Table, snapshot_id: int | None = None) -> LiveFiles:
+        """The files of a snapshot, the current one if none is named. Raises Missing or Corrupt."""
+        metadata = table.metadata
+        head = metadata.current if snapshot_id is None else metadata.snapshot(snapshot_id)
+        return live_files(head, self._files.get_all)
 
     def _kept(self, commit: Commit) -> Commit:
         """What we just wrote need not be read and parsed for the next commit."""
@@ -216,7 +242,9 @@ def check_base(metadata: TableMetadata, base_snapshot_id: int) -> None:
 class _Work:
     """One commit in the making: its numbers, and the files that it will write."""
 
-    def __init__(self, files: RecentFiles, chance: random.Random, table: Table, now_ms: int) -> None:
+    def __init__(
+        self, files: RecentFiles, chance: random.Random, table: Table, now_ms: int, owner: str = ""
+    ) -> None:
         self._store = files
         self._chance = chance
         self._table = table
@@ -227,7 +255,8 @@ class _Work:
         # Engines refuse a snapshot that is older than the one before it; a machine's clock may be.
         before = max((head.timestamp_ms for head in self._metadata.snapshots[-1:]), default=0)
         self._now_ms = max(now_ms, before, int(self._metadata.value("last-updated-ms", 0)))
-        self._name = _uuid(chance)
+        self._name = f"{owner}-{_uuid(chance)}" if owner else _uuid(chance)
+        self._owner = owner
         self._files: dict[str, bytes] = {}
 
     def unpartitioned(self) -> tuple[Layout, dict[str, Any] | None]:
@@ -296,7 +325,8 @@ class _Work:
     ) -> Commit:
         metadata = self._metadata
         parent = metadata.current_snapshot_id
-        list_path = f"{metadata.location}/metadata/snap-{self.snapshot_id}-1.avro"
+        ending = f"1-{self._owner}" if self._owner else "1"
+        list_path = f"{metadata.location}/metadata/snap-{self.snapshot_id}-{ending}.avro"
         self._files[list_path] = write_manifest_list(manifests, self.snapshot_id, parent, self._sequence, self._sync())
         expired = to_expire(metadata, self._now_ms, protected)
         obsolete = self._unreachable(expired, manifests)
@@ -334,6 +364,26 @@ class _Work:
             metadata_bytes=len(data),
             requirements=_requirements(metadata),
             updates=_updates(change, added_spec),
+        )
+
+    def forget(self, expired: frozenset[int], manifests: list[ManifestFile]) -> Commit:
+        """The table without some old snapshots."""
+        metadata = self._metadata
+        obsolete = self._unreachable(expired, manifests)
+        after, old_versions = without_snapshots(self._table, expired, self._now_ms, METADATA_VERSIONS)
+        location = metadata_uri(self._chance, metadata.location, _version_of(self._table.metadata_location) + 1)
+        data = after.encode()
+        self._store.put_all({location: data})
+        return Commit(
+            base=self._table.metadata_location,
+            table=Table(location, after),
+            snapshot_id=metadata.current_snapshot_id or 0,
+            written=(location,),
+            obsolete=(*obsolete, *old_versions),
+            manifests=tuple(manifests),
+            metadata_bytes=len(data),
+            requirements=_requirements(metadata),
+            updates=({"action": "remove-snapshots", "snapshot-ids": sorted(expired)},),
         )
 
     def _unreachable(self, expired: frozenset[int], manifests: list[ManifestFile]) -> list[str]:

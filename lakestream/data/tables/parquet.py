@@ -35,14 +35,20 @@ _ENDING = 8
 
 
 class FileWriter:
-    """Writes one file. Rows are stored in the order in which they come."""
+    """Writes one file. Rows are stored in the order in which they come.
 
-    def __init__(self, sink: Any, *, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+    `extra` are columns that somebody added to the table: rows bring them behind those of the stream.
+    """
+
+    def __init__(
+        self, sink: Any, *, row_group_bytes: int = ROW_GROUP_BYTES, extra: Sequence[pa.Field] = ()
+    ) -> None:
         self._sink = sink
+        self._schema = pa.schema([*ARROW_SCHEMA, *extra]) if extra else ARROW_SCHEMA
         self._start = int(sink.tell())
         self._writer = pq.ParquetWriter(
             sink,
-            ARROW_SCHEMA,
+            self._schema,
             compression=COMPRESSION,
             compression_level=COMPRESSION_LEVEL,
             # Few values, long runs: dictionaries make nothing of them. Keys and values are seldom worth one.
@@ -88,7 +94,8 @@ class FileWriter:
         ]
         column_sizes = dict.fromkeys(LEAF_IDS.values(), 0)
         for chunk in chunks:
-            column_sizes[LEAF_IDS[chunk.path_in_schema]] += chunk.total_compressed_size
+            if chunk.path_in_schema in LEAF_IDS:
+                column_sizes[LEAF_IDS[chunk.path_in_schema]] += chunk.total_compressed_size
         return FileStats(
             path=path,
             rows=footer.num_rows,
@@ -106,10 +113,11 @@ class FileWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        for rows in self._pending:
+        plain = [stream_columns(rows) for rows in self._pending]
+        for rows in plain:
             self._bounds.add(rows)
-        self._runs.append(runs_of(self._pending))
-        group = pa.Table.from_batches(self._pending, schema=ARROW_SCHEMA)
+        self._runs.append(runs_of(plain))
+        group = pa.Table.from_batches(self._pending, schema=self._schema)
         self._writer.write_table(group, row_group_size=group.num_rows)
         self._pending, self._pending_bytes = [], 0
 
@@ -120,6 +128,11 @@ def write_parquet(rows: pa.Table, path: str, sink: Any, digests: Digests | None 
     for one in conform(rows).to_batches():
         writer.add(one)
     return writer.finish(path, digests)
+
+
+def stream_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of ARROW_SCHEMA out of rows that may have more behind them."""
+    return rows if rows.num_columns == len(ARROW_SCHEMA) else rows.select(ARROW_SCHEMA.names)
 
 
 def row_sizes(rows: pa.RecordBatch) -> Numbers:
@@ -200,9 +213,14 @@ def row_group_range(footer: Any, group: int, columns: Sequence[int] | None = Non
 
 def read_row_group(footer: Any, group: int, start: int, data: bytes | bytearray | memoryview) -> pa.Table:
     """The rows of a row group, with the columns of ARROW_SCHEMA, from the bytes of its range. Raises Corrupt."""
+    return conform(read_whole_row_group(footer, group, start, data))
+
+
+def read_whole_row_group(footer: Any, group: int, start: int, data: bytes | bytearray | memoryview) -> pa.Table:
+    """The same with all columns, as they are in the file."""
     try:
         file = pq.ParquetFile(pa.PythonFile(_Window(start, data), mode="r"), metadata=footer, pre_buffer=False)
-        return conform(file.read_row_group(group, use_threads=False))
+        return file.read_row_group(group, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise Corrupt(f"row group {group} cannot be read: {error}") from error
 

@@ -109,6 +109,25 @@ def iceberg_schema() -> "Schema":
     return Schema(*(converted(field) for field in ARROW_SCHEMA))
 
 
+def added_fields(schema: pa.Schema) -> list[pa.Field]:
+    """The columns of a file that are none of the stream's: somebody added them to the table."""
+    names = set(NAMES.values())
+    return [field for field in schema if not _is_stream_column(field, names)]
+
+
+def _is_stream_column(field: pa.Field, names: set[str]) -> bool:
+    stored = (field.metadata or {}).get(_ID)
+    return field.name in names if stored is None else int(stored) in NAMES
+
+
+def with_added(rows: pa.Table) -> pa.Table:
+    """The columns of ARROW_SCHEMA, and behind them those that somebody added, as they are. Raises Corrupt."""
+    plain = conform(rows)
+    for field in added_fields(rows.schema):
+        plain = plain.append_column(field, rows.column(rows.schema.get_field_index(field.name)))
+    return plain
+
+
 def conform(rows: pa.Table) -> pa.Table:
     """The columns of ARROW_SCHEMA out of rows that some engine wrote, found by their ids, or by name if there are none.
 

@@ -236,6 +236,26 @@ def with_snapshot(
     return after, [version["metadata-file"] for version in versions[:-keep_versions]]
 
 
+def without_snapshots(
+    table: Table, expired: frozenset[int], now_ms: int, keep_versions: int
+) -> tuple[TableMetadata, list[str]]:
+    """The metadata without some snapshots, and the older metadata files that it no longer mentions."""
+    before = table.metadata
+    kept = [place for place, head in enumerate(before.snapshots) if head.snapshot_id not in expired]
+    raw_snapshots, heads = [before.raw_snapshots[at] for at in kept], [before.snapshots[at] for at in kept]
+    versions = [*before.value("metadata-log", []), _version(table)]
+    values = {
+        "last-updated-ms": max(now_ms, int(before.value("last-updated-ms", 0))),
+        "metadata-log": versions[-keep_versions:],
+        "statistics": [each for each in before.value("statistics") or [] if each["snapshot-id"] not in expired],
+    }
+    after = before.replaced(values).with_lists(
+        {"snapshots": raw_snapshots, "snapshot-log": _log_after(before, expired)},
+        {"raw_snapshots": raw_snapshots, "snapshots": heads},
+    )
+    return after, [version["metadata-file"] for version in versions[:-keep_versions]]
+
+
 def _version(table: Table) -> dict[str, Any]:
     return {
         "metadata-file": table.metadata_location,

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metrics import Metrics
+from lakestream.protocol.http.care import TableSources, table_routes
 from lakestream.protocol.http.prometheus import CONTENT_TYPE, Exposition
 
 _STOP_S = 2
@@ -45,6 +46,8 @@ class HttpSources:
     """The whole state at this moment, for `lakestream verify`. Raises Retry."""
     tails: Callable[[Sequence[str]], Awaitable[bytes]] | None = None
     """The same for several topics at one moment, without those that are unknown."""
+    tables: TableSources | None = None
+    """Every topic's table and the care of it; None where topics have no tables."""
 
 
 class HttpServer:
@@ -97,6 +100,8 @@ class HttpServer:
             routes.append(Route("/tail/{topic}", self._tail))
         if self._sources.tails is not None:
             routes.append(Route("/tail", self._tails))
+        if self._sources.tables is not None:
+            routes += table_routes(self._sources.tables)
         routes += [Mount(path, app) for path, app in self._sources.mounts.items()]
         return Starlette(routes=routes)
 

@@ -1,0 +1,33 @@
+"""JSON from and to a broker's HTTP port, as commands ask it."""
+
+import http.client
+import json
+from typing import Any
+
+from lakestream.cli.metadata import ANSWER_S, read_page
+from lakestream.errors import LakestreamError
+from lakestream.ports import split_address
+
+
+def get_json(page: str, path: str) -> Any:
+    return json.loads(read_page(page, path))
+
+
+def post_json(page: str, path: str, body: object) -> Any:
+    """The answer, if the broker took it."""
+    try:
+        host, port = split_address(page.removeprefix("http://").rstrip("/"), 8181)
+    except ValueError as error:
+        raise LakestreamError(f"--http: {error}") from None
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    try:
+        connection.request("POST", path, json.dumps(body).encode(), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise LakestreamError(f"cannot ask http://{page}{path}: {error}; is that a broker's HTTP port?") from None
+    finally:
+        connection.close()
+    if answer.status >= 300:
+        raise LakestreamError(str(told.get("error", told)) if isinstance(told, dict) else str(told))
+    return told

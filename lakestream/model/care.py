@@ -1,0 +1,137 @@
+"""Care of tables by request: what people asked to be done to topics' tables, how far it is, and what came of it.
+
+A broker takes a request, the pipeline's driver (a process elsewhere) finds it in the state, does it and tells. Whoever
+asked looks here for the answer; an old one is forgotten. Why no pipeline runs is noted here too, if one could say it.
+"""
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from lakestream.model.commands import Body
+from lakestream.model.members import Member
+from lakestream.model.reasons import No, Reason
+
+if TYPE_CHECKING:
+    from lakestream.model.state import State
+
+WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
+KINDS = frozenset(["optimize", "expire", "orphans", "delete", "repair"])
+REQUESTS_MAX = 100
+KEPT_MS = 3_600_000
+"""How long an answer is kept for who asked."""
+ARGUMENTS_BYTES_MAX = 16_384
+TEXT_MAX = 4_000
+REQUEST_BYTES = 16
+
+
+class RequestCare(Body, frozen=True, array_like=True):
+    """Somebody asks for care of one topic's table."""
+
+    KIND: ClassVar[int] = 50
+    request: bytes
+    topic_id: bytes
+    kind: str
+    arguments: dict[str, str]
+
+
+class TellCare(Body, frozen=True, array_like=True):
+    """How far a request is, or what came of it."""
+
+    KIND: ClassVar[int] = 51
+    request: bytes
+    status: str
+    text: str
+    figures: dict[str, int]
+
+
+class NotePipeline(Body, frozen=True, array_like=True):
+    """Why no pipeline lands (it found no Java, say); an empty reason when one does."""
+
+    KIND: ClassVar[int] = 52
+    reason: str
+
+
+class CareRequest(NamedTuple):
+    """One request, and its answer so far. Times are the cluster's."""
+
+    topic_id: bytes
+    kind: str
+    arguments: dict[str, str]
+    asked_ms: int
+    status: str = WAITING
+    text: str = ""
+    figures: dict[str, int] | None = None
+    told_ms: int = 0
+
+    @property
+    def over(self) -> bool:
+        return self.status in (DONE, FAILED)
+
+
+class Care:
+    """All requests by their ids, in the order in which they came."""
+
+    __slots__ = ("requests", "trouble")
+
+    def __init__(self) -> None:
+        self.requests: dict[bytes, CareRequest] = {}
+        self.trouble = ""
+
+    def waiting(self) -> list[bytes]:
+        """Those that nobody has finished, the oldest first. One that was begun may have died with its pipeline."""
+        return [request for request, one in self.requests.items() if not one.over]
+
+    def forget_old(self, now_ms: int) -> None:
+        """Answers that nobody looks for any more."""
+        old = [request for request, one in self.requests.items() if one.over and one.told_ms < now_ms - KEPT_MS]
+        for request in old:
+            del self.requests[request]
+        over = [request for request, one in self.requests.items() if one.over]
+        for request in over[: max(len(self.requests) - REQUESTS_MAX + 1, 0)]:
+            del self.requests[request]
+
+    def dump(self) -> list[Any]:
+        return [self.trouble, [[request, *one] for request, one in self.requests.items()]]
+
+    @classmethod
+    def load(cls, fields: list[Any]) -> "Care":
+        care = cls()
+        care.trouble = fields[0]
+        care.requests = {request: CareRequest(*one) for request, *one in fields[1]}
+        return care
+
+
+def request_care(state: "State", member: Member, body: RequestCare) -> No | None:
+    """Asked again with the same id it is the same request."""
+    care = state.care
+    if body.request in care.requests:
+        return None
+    if len(body.request) != REQUEST_BYTES or body.kind not in KINDS:
+        return No(Reason.INVALID_REQUEST, f"there is no such care; there is {', '.join(sorted(KINDS))}")
+    if sum(len(name) + len(value) for name, value in body.arguments.items()) > ARGUMENTS_BYTES_MAX:
+        return No(Reason.INVALID_REQUEST, f"the arguments have at most {ARGUMENTS_BYTES_MAX} characters")
+    if body.topic_id not in state.topics.by_id:
+        return No(Reason.UNKNOWN_TOPIC, "no topic has this id")
+    care.forget_old(state.members.time_ms)
+    if len(care.requests) >= REQUESTS_MAX:
+        return No(Reason.CARE_FULL, f"{REQUESTS_MAX} requests wait already")
+    care.requests[body.request] = CareRequest(body.topic_id, body.kind, dict(body.arguments), state.members.time_ms)
+    return None
+
+
+def tell_care(state: "State", member: Member, body: TellCare) -> No | None:
+    one = state.care.requests.get(body.request)
+    if one is None or one.over:
+        return No(Reason.INVALID_REQUEST, "nobody waits for this answer")
+    if body.status not in (RUNNING, DONE, FAILED) or len(body.figures) > REQUESTS_MAX:
+        return No(Reason.MALFORMED, "no answer to a request looks like this")
+    state.care.requests[body.request] = one._replace(
+        status=body.status, text=body.text[:TEXT_MAX], figures=dict(body.figures), told_ms=state.members.time_ms
+    )
+    return None
+
+
+def note_pipeline(state: "State", member: Member, body: NotePipeline) -> None:
+    state.care.trouble = body.reason[:TEXT_MAX]
+
+
+RULES = ((RequestCare, request_care), (TellCare, tell_care), (NotePipeline, note_pipeline))

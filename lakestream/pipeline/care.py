@@ -1,0 +1,301 @@
+"""The caretaker: looks after all topics' tables beside the rounds, by itself and when somebody asks.
+
+    requests in the state, the oldest first -> tables that changed: accounts (T16), small files, rows that retention
+    lets go (T21), old snapshots of idle tables (T11) -> now and then: orphans (T12)
+
+One job at a time; each leaves the table whole, whenever it is killed. A request that its pipeline did not live to
+answer is done again by the next one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from lakestream.data.tables.expiry import to_expire
+from lakestream.data.tables.reach import reachable
+from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.errors import LakestreamError
+from lakestream.interfaces import Clock
+from lakestream.metadata.replica import Replica
+from lakestream.model.care import DONE, FAILED, RUNNING, CareRequest, TellCare
+from lakestream.model.catalog import CatalogTable, HoldTopic
+from lakestream.model.catalog_names import root_of
+from lakestream.model.topics import Topic
+from lakestream.pipeline.care_accounts import Accounts
+from lakestream.pipeline.care_jobs import CareJobs, NotDone, Progress, Result
+from lakestream.pipeline.care_plan import CareLimits
+from lakestream.pipeline.diagnosis import Diagnosis, diagnose
+from lakestream.pipeline.keeping import keep_from
+from lakestream.pipeline.land import OUTSIDE, Lander
+from lakestream.pipeline.orphans import OTHERS_MS, Orphans, judge_orphans
+from lakestream.pipeline.repair import Tools, repair
+from lakestream.pipeline.tasks import Failed
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+PROGRESS_S = 2.0
+"""How often a job that goes on says how far it is."""
+NEVER_MS = 1 << 62
+AGAIN_S = 60.0
+"""A table that did not change, or whose care failed, is looked at again so late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """What is done without being asked."""
+
+    enabled: bool = True
+    orphans_first_s: float = 30.0
+    orphans_every_s: float = 86_400.0
+    others_ms: int = OTHERS_MS
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the caretaker remembers of a table: derived, and found again when it is lost."""
+
+    location: str = ""
+    again_s: float = 0.0
+    files: int = 0
+    """How many there were when files were last planned."""
+    deletes: int = 0
+    kept: dict[int, int] = field(default_factory=dict)
+    orphans_s: float = 0.0
+
+
+class Caretaker:
+    """Runs beside the driver, in one pipeline."""
+
+    def __init__(
+        self, replica: Replica, lander: Lander, jobs: CareJobs, clock: Clock, limits: CareLimits, schedule: Schedule,
+        root: str,
+    ) -> None:  # fmt: skip
+        self._replica = replica
+        self._lander = lander
+        self._jobs = jobs
+        self._clock = clock
+        self._limits = limits
+        self._schedule = schedule
+        self.accounts = Accounts(replica, lander, jobs, root)
+        self._seen: dict[bytes, _Seen] = {}
+        self._began_s = clock.monotonic()
+        self._told_s = 0.0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                with suppress(LakestreamError):
+                    await self.step()
+            except Exception:
+                # A fault in care must not end the landing beside it.
+                log.exception("care of tables failed")
+                await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(LOOK_S)
+
+    async def step(self) -> None:
+        """What was asked for, then one look at all tables."""
+        if not self._replica.epoch:
+            return
+        for request in self._replica.state.care.waiting():
+            await self._answer(request)
+        if self._schedule.enabled:
+            for topic_id in list(self._replica.state.catalog.landings):
+                await self._look_after(topic_id)
+
+    # -- by request ---------------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: bytes) -> None:
+        one = self._replica.state.care.requests.get(request)
+        if one is None or one.over:
+            return
+
+        async def progress(text: str) -> None:
+            now = self._clock.monotonic()
+            if now - self._told_s >= PROGRESS_S:
+                self._told_s = now
+                await self._tell(request, RUNNING, text, {})
+
+        await self._tell(request, RUNNING, "begun", {})
+        try:
+            result = await self._do(one, progress)
+        except (LakestreamError, OSError) as error:
+            log.warning("%s of a table was asked for and failed: %s", one.kind, error)
+            await self._tell(request, FAILED, str(error), {})
+            return
+        await self._tell(request, DONE, result.text, result.figures)
+
+    async def _tell(self, request: bytes, status: str, text: str, figures: dict[str, int]) -> None:
+        await self._replica.propose(TellCare(request, status, text, figures))
+
+    async def _do(self, one: CareRequest, progress: Progress) -> Result:
+        topic = self._replica.state.topics.by_id.get(one.topic_id)
+        if topic is None or self._replica.state.catalog.of_topic(topic.id) is None:
+            raise NotDone("the topic has no table")
+        arguments, topic_id = one.arguments, one.topic_id
+        if one.kind != "repair" and self._lander.is_outside(topic_id):
+            raise NotDone(OUTSIDE)
+        age_ms = _whole(arguments.get("older_than_ms"))
+        match one.kind:
+            case "optimize":
+                everything = arguments.get("all") == "true"
+                return await self._jobs.optimize(topic_id, progress, asked=True, everything=everything)
+            case "delete":
+                return await self._jobs.delete(topic_id, arguments.get("where", ""), progress)
+            case "expire":
+                await self._settle(topic_id, progress)
+                return await self._jobs.expire(topic_id, age_ms)
+            case "orphans":
+                return await self.remove_orphans(topic_id, age_ms, dry_run=arguments.get("dry_run") == "true")
+            case "repair":
+                return await self.repair(topic_id, accept_loss=arguments.get("accept_loss") == "true")
+        raise NotDone(f"nobody here knows how to {one.kind} a table")
+
+    # -- by itself ----------------------------------------------------------------------------------------------------
+
+    async def _look_after(self, topic_id: bytes) -> None:
+        topic, bound = self._replica.state.topics.by_id.get(topic_id), self._replica.state.catalog.of_topic(topic_id)
+        now = self._clock.monotonic()
+        if topic is None or bound is None or self._lander.is_outside(topic_id):
+            self._seen.pop(topic_id, None)
+            return
+        seen = self._seen.setdefault(topic_id, _Seen(orphans_s=self._began_s + self._schedule.orphans_first_s))
+        if seen.location == bound.location and now < seen.again_s:
+            return
+        seen.location, seen.again_s = bound.location, now + AGAIN_S
+        try:
+            await self._care_for(topic, seen)
+        except (LakestreamError, OSError) as error:
+            log.warning("the table of topic %s is taken care of later: %s", topic.name, error)
+
+    async def _care_for(self, topic: Topic, seen: _Seen) -> None:
+        table = await self._lander.table_of(topic.id)
+        if isinstance(table, Failed) or table.metadata.current is None:
+            return
+        await self._settle(topic.id, quiet)
+        await self._tidy_files(topic, table.metadata, seen)
+        await self._retain(topic, seen)
+        await self._expire(topic)
+        if self._clock.monotonic() >= seen.orphans_s:
+            seen.orphans_s = self._clock.monotonic() + self._schedule.orphans_every_s
+            await self.remove_orphans(topic.id, None, dry_run=False)
+
+    async def _settle(self, topic_id: bytes, progress: Progress) -> None:
+        table = await self._lander.table_of(topic_id)
+        if not isinstance(table, Failed) and self.accounts.due(topic_id, table):
+            result = await self.accounts.settle(topic_id, progress)
+            log.info("accounted for others' snapshots: %s", result.figures)
+
+    async def _tidy_files(self, topic: Topic, metadata: TableMetadata, seen: _Seen) -> None:
+        """Look for files to rewrite when there are as many new ones as make a tier full, or new deletes."""
+        files, deletes = _counts(metadata)
+        if files - seen.files < self._limits.small_files and deletes == seen.deletes:
+            seen.files = min(seen.files, files)
+            return
+        result = await self._jobs.optimize(topic.id, quiet, asked=False)
+        if result.figures:
+            log.info("rewrote files of topic %s: %s", topic.name, result.figures)
+        after = await self._lander.table_of(topic.id)
+        seen.files, seen.deletes = _counts(after.metadata) if not isinstance(after, Failed) else (files, deletes)
+
+    async def _retain(self, topic: Topic, seen: _Seen) -> None:
+        kept = keep_from(self._replica.state, topic)
+        if kept == seen.kept:
+            return
+        result = await self._jobs.retain(topic.id, kept, quiet)
+        seen.kept = kept
+        if result.figures:
+            log.info("rows of topic %s went by retention: %s", topic.name, result.figures)
+
+    async def _expire(self, topic: Topic) -> None:
+        """A table that is landed in expires its snapshots itself; an idle one would keep them."""
+        table = await self._lander.table_of(topic.id)
+        if isinstance(table, Failed) or table.metadata.current is None:
+            return
+        now_ms = self._clock.wall_ms()
+        idle = table.metadata.current.timestamp_ms < now_ms - AGAIN_S * 1000
+        if idle and to_expire(table.metadata, now_ms, self._lander.unaccounted(table)):
+            result = await self._jobs.expire(topic.id, None)
+            log.info("expired snapshots of the idle topic %s: %s", topic.name, result.figures)
+
+    # -- orphans and repair -------------------------------------------------------------------------------------------
+
+    async def remove_orphans(self, topic_id: bytes, older_than_ms: int | None, *, dry_run: bool) -> Result:
+        """Delete files that nothing leads to. List first, then fold to the end, then judge (T12)."""
+        off, store = self._lander.off, self._lander.store
+        folder = root_of(self._bound(topic_id).location)
+        listed = await off(_dated, store, f"{folder}/")
+        await self._replica.catch_up()
+        location = self._bound(topic_id).location
+        known = await off(lambda: reachable(store, location, TableMetadata.parse(store.get(location))))
+        age_ms = self._schedule.others_ms if older_than_ms is None else older_than_ms
+        found: Orphans = judge_orphans(
+            listed, known, self._replica.state, location, before_ms=self._clock.wall_ms() - age_ms,
+            spared={uri for _, uris in self._lander.obsolete for uri in uris},
+        )  # fmt: skip
+        if not dry_run and (found.ours or found.others):
+            await off(store.delete, [*found.ours, *found.others])
+            ours, others = len(found.ours), len(found.others)
+            log.info("removed %d files of ours and %d of others that nothing led to", ours, others)
+        text = "nothing was removed: a dry run" if dry_run else ""
+        return Result(text, {"ours": len(found.ours), "others": len(found.others), "bytes": found.size})
+
+    async def repair(self, topic_id: bytes, *, accept_loss: bool) -> Result:
+        """Mend what can be mended, look at everything, and release the topic. Raises what is still wrong.
+
+        Rows that are given up are in no account any more: the past is then unproven (T16).
+        """
+        lander, topic = self._lander, self._replica.state.topics.by_id[topic_id]
+        tools = Tools(self._replica, lander.store, lander.committer, self._clock, lander.random, lander.outside)
+        done = await repair(tools, topic.name, accept_loss)
+        await self._replica.catch_up()
+        result = Result()
+        if not lander.is_outside(topic_id):
+            await self._settle(topic_id, quiet)
+            found: Diagnosis = await lander.off(diagnose, lander, self._replica.state, topic, self._bound(topic_id))
+            if not found.healthy:
+                raise NotDone(found.told())
+            result.count(files=found.files, rows=found.rows)
+        said = [*done, "all files are there, and agree with the state"]
+        if self._replica.state.catalog.landings[topic_id].held:
+            await self._replica.propose(HoldTopic(topic_id, ""))
+            said.append("released")
+        result.text = "; ".join(said)
+        return result
+
+    def _bound(self, topic_id: bytes) -> CatalogTable:
+        bound = self._replica.state.catalog.of_topic(topic_id)
+        if bound is None:
+            raise NotDone("the topic has no table")
+        return bound
+
+
+async def quiet(_: str) -> None:
+    """Nobody asked, so nobody is told how far it is."""
+
+
+def _counts(metadata: TableMetadata) -> tuple[int, int]:
+    """Data files and delete files, as the newest summary says."""
+    summary = metadata.summary(metadata.current_snapshot_id) if metadata.current_snapshot_id is not None else {}
+    told = (summary.get(name, "") for name in ("total-data-files", "total-delete-files"))
+    files, deletes = (int(text) if text.isdecimal() else 0 for text in told)
+    return files, deletes
+
+
+def _dated(store: TableStore, prefix: str) -> list[tuple[str, int, int]]:
+    """A store that does not tell ages has no old files."""
+    list_dated: Callable[[str], Sequence[tuple[str, int, int]]] | None = getattr(store, "list_dated", None)
+    return list(list_dated(prefix)) if list_dated is not None else [(*one, NEVER_MS) for one in store.list(prefix)]
+
+
+def _whole(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > 15:
+        raise NotDone(f"{text!r} is no number of milliseconds")
+    return int(text)
+

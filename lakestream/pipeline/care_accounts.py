@@ -1,0 +1,190 @@
+"""Accounting: what others' snapshots took from a table or changed in it is noted in the state before they expire (T16).
+
+Each of their snapshots is compared with the one before it: the rows of all files that differ are counted and hashed on
+both sides, by partition. What is missing after is removed; a row that is another one counts as no row less, and as the
+difference of the two hashes. Rewrites cancel out. Where a snapshot is gone before we came, that is noted instead.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lakestream.data.tables.live_files import LiveFile, LiveFiles
+from lakestream.data.tables.position_deletes import parse_deletes
+from lakestream.data.tables.summaries import is_ours
+from lakestream.data.tables.table_metadata import SnapshotHead, Table, TableMetadata
+from lakestream.errors import Corrupt, Missing
+from lakestream.metadata.replica import Replica
+from lakestream.model.catalog import NoteRemoved
+from lakestream.model.catalog_landing import LandedRange
+from lakestream.model.reasons import No
+from lakestream.pipeline.care_jobs import CareJobs, Lost, NotDone, Progress, Result
+from lakestream.pipeline.care_tasks import DIGEST, CareFile, CareTask, Rows
+from lakestream.pipeline.land import Lander
+from lakestream.pipeline.tasks import Failed
+
+log = logging.getLogger(__name__)
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Snapshots of main that are not accounted for, the oldest first; `complete`: none of them is missing."""
+
+    heads: Sequence[SnapshotHead]
+    complete: bool
+
+    def others(self, metadata: TableMetadata) -> list[SnapshotHead]:
+        return [head for head in self.heads if not is_ours(metadata.summary(head.snapshot_id))]
+
+
+def open_accounts(metadata: TableMetadata, accounted: int) -> Open:
+    """Sequence numbers follow one another, so a hole in them is a snapshot that somebody expired."""
+    heads: list[SnapshotHead] = []
+    for head in metadata.ancestors(metadata.current_snapshot_id):
+        if head.sequence_number <= accounted:
+            return Open(heads[::-1], True)
+        heads.append(head)
+    first = heads[-1] if heads else None
+    whole = first is None or first.parent_snapshot_id is None or first.sequence_number == accounted + 1
+    return Open(heads[::-1], whole)
+
+
+class Accounts:
+    """Keeps the accounts of all tables."""
+
+    def __init__(self, replica: Replica, lander: Lander, jobs: CareJobs, root: str) -> None:
+        self._replica = replica
+        self._lander = lander
+        self._jobs = jobs
+        self._root = root
+
+    def due(self, topic_id: bytes, table: Table) -> bool:
+        """Whether others have committed something that is not accounted for."""
+        landing = self._replica.state.catalog.landings.get(topic_id)
+        if landing is None:
+            return False
+        waiting = open_accounts(table.metadata, landing.accounted)
+        return not waiting.complete or bool(waiting.others(table.metadata))
+
+    async def settle(self, topic_id: bytes, progress: Progress) -> Result:
+        """Account for all snapshots there are, one after the other."""
+        result = Result()
+        table = await self._lander.table_of(topic_id)
+        if isinstance(table, Failed):
+            raise NotDone(table.reason)
+        metadata = table.metadata
+        landing = self._replica.state.catalog.landings[topic_id]
+        waiting = open_accounts(metadata, landing.accounted)
+        unproven = not waiting.complete
+        for head in waiting.others(metadata):
+            removed, sure = await self._judge(table, head, progress)
+            await self._note(topic_id, head.sequence_number, removed, unproven=unproven or not sure)
+            unproven = False
+            result.count(snapshots=1, rows_removed=sum(one.records for one in removed))
+        if unproven and waiting.heads:
+            await self._note(topic_id, waiting.heads[-1].sequence_number, [], unproven=True)
+        return result
+
+    async def _judge(self, table: Table, head: SnapshotHead, progress: Progress) -> tuple[list[LandedRange], bool]:
+        """What one snapshot did, and whether that is sure."""
+        parent = head.parent_snapshot_id
+        if parent is not None and table.metadata.snapshot(parent) is None:
+            return [], False
+        off, committer = self._lander.off, self._lander.committer
+        try:
+            before = await off(committer.live_files, table, parent) if parent is not None else LiveFiles({}, ())
+            after = await off(committer.live_files, table, head.snapshot_id)
+            differ = await off(self._differing, before, after)
+            had = await self._rows(before, differ, progress)
+            has = await self._rows(after, differ, progress)
+        except (Missing, Corrupt, Lost) as error:
+            log.warning("a snapshot of others cannot be accounted for: %s", error)
+            return [], False
+        return difference(had, has)
+
+    def _differing(self, before: LiveFiles, after: LiveFiles) -> set[str]:
+        """Data files that are in one snapshot only, or that a delete file of one snapshot only speaks of."""
+        differ = before.data.keys() ^ after.data.keys()
+        known = {one.path for one in before.deletes} ^ {one.path for one in after.deletes}
+        for path in known:
+            differ |= parse_deletes(self._lander.store.get(path)).keys()
+        return set(differ)
+
+    async def _rows(self, side: LiveFiles, differ: set[str], progress: Progress) -> list[Rows]:
+        files = [file for path, file in sorted(side.data.items()) if path in differ]
+        tasks = [
+            CareTask(number, self._root, DIGEST, [_source(side, file) for file in some])
+            for number, some in enumerate(self._jobs.by_bytes(files))
+        ]
+        answers = await self._jobs.run_all(tasks, progress, "compared")
+        return [rows for answer in answers for rows in answer.rows]
+
+    async def _note(self, topic_id: bytes, accounted: int, removed: list[LandedRange], *, unproven: bool) -> None:
+        landing = self._replica.state.catalog.landings.get(topic_id)
+        if landing is None:
+            raise NotDone("the topic was deleted meanwhile")
+        outcome = await self._replica.propose(NoteRemoved(topic_id, landing.accounted, accounted, removed, unproven))
+        if isinstance(outcome, No):
+            raise NotDone(outcome.message)
+
+
+def _source(side: LiveFiles, file: LiveFile) -> CareFile:
+    return CareFile(file.path, file.size, file.rows, [one.path for one in side.deletes_of(file)])
+
+
+def difference(had: Iterable[Rows], has: Iterable[Rows]) -> tuple[list[LandedRange], bool]:
+    """Rows that were there and are not, or are others; False if there are more than there were."""
+    before, after = _summed(had), _summed(has)
+    found: list[LandedRange] = []
+    sure = after.keys() <= before.keys()
+    for partition, old in sorted(before.items()):
+        new = after.get(partition, Rows(partition, [], 0, 0))
+        records, digest = old.records - new.records, (old.digest - new.digest) % 2**64
+        sure &= records >= 0
+        if records < 0 or (records == 0 and digest == 0):
+            continue
+        gone = minus(old.offsets, new.offsets) or old.offsets
+        found.append(LandedRange(partition, gone[0][0], gone[-1][1], records, digest))
+    return found, sure
+
+
+def _summed(parts: Iterable[Rows]) -> dict[int, Rows]:
+    found: dict[int, Rows] = {}
+    for rows in parts:
+        known = found.get(rows.partition, Rows(rows.partition, [], 0, 0))
+        offsets = joined([*known.offsets, *rows.offsets])
+        found[rows.partition] = Rows(
+            rows.partition, offsets, known.records + rows.records, (known.digest + rows.digest) % 2**64
+        )
+    return found
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """The same offsets in as few spans as there can be, in order."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def minus(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """Offsets of the first that are not among the second; both are in order."""
+    found: list[Span] = []
+    at = 0
+    for start, end in spans:
+        while at < len(others) and others[at][1] <= start:
+            at += 1
+        place = at
+        while place < len(others) and others[place][0] < end:
+            if others[place][0] > start:
+                found.append((start, others[place][0]))
+            start = max(start, others[place][1])
+            place += 1
+        if start < end:
+            found.append((start, end))
+    return found

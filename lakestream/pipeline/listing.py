@@ -1,0 +1,138 @@
+"""Every topic's table in words: where it is, how far it has come, what waits, and whether anybody lands at all.
+
+It is made of a broker's state, and of the head of each table's metadata file; `lakestream tables` shows it.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+import msgspec
+
+from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.errors import LakestreamError, Missing
+from lakestream.model.care import CareRequest
+from lakestream.model.catalog_names import STREAMS, root_of
+from lakestream.model.configs import TOPIC_CONFIGS
+from lakestream.model.state import State
+from lakestream.model.topics import Topic
+from lakestream.pipeline.freshness import FRESHNESS, is_table
+from lakestream.pipeline.lag import lag_of
+from lakestream.pipeline.planner import wanted_from
+
+PIPELINE_ROLE = "pipeline"
+PIPELINE_NEEDS = ("pyarrow", "pyspark")
+REMEMBERED_MAX = 10_000
+SIZES = {"rows": "total-records", "files": "total-data-files", "bytes": "total-files-size",
+         "delete_files": "total-delete-files"}  # fmt: skip
+
+Json = dict[str, Any]
+
+
+class Listing:
+    """Tells of tables. What is in a metadata file never changes, so it is read once."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+        self._known: dict[str, tuple[str, Json]] = {}
+
+    def tables(self, state: State, topic: str | None = None) -> Json:
+        """All topics, or one. Raises Missing if there is no such topic. Blocks: metadata files are read."""
+        if topic is not None and topic not in state.topics.by_name:
+            raise Missing(f"there is no topic {topic!r}")
+        names = sorted(state.topics.by_name) if topic is None else [topic]
+        told = [describe_table(state, state.topics.by_name[name]) for name in names if name in state.topics.by_name]
+        for one in told:
+            one.update(self._sizes(one["uuid"], one["metadata_location"]))
+        return {"pipeline": describe_pipeline(state), "time_ms": state.members.time_ms, "tables": told}
+
+    def _sizes(self, uuid: str, location: str) -> Json:
+        if not location:
+            return {}
+        known = self._known.get(uuid)
+        if known is None or known[0] != location:
+            try:
+                metadata = TableMetadata.parse(self._store.get(location))
+            except LakestreamError as error:
+                return {"problem": f"the table's metadata cannot be read: {error}"}
+            known = (location, described(metadata))
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            self._known[uuid] = known
+        return known[1]
+
+
+def described(metadata: TableMetadata) -> Json:
+    """What a metadata file says of the table's size and past."""
+    current = metadata.current
+    summary = metadata.summary(current.snapshot_id) if current is not None else {}
+    sizes = {name: int(summary[key]) for name, key in SIZES.items() if summary.get(key, "").isdecimal()}
+    zero = dict.fromkeys(SIZES, 0) if current is None else {}
+    return {
+        **zero, **sizes,
+        "snapshots": len(metadata.snapshots),
+        "snapshot": current.snapshot_id if current is not None else None,
+        "committed_ms": current.timestamp_ms if current is not None else None,
+    }  # fmt: skip
+
+
+def describe_table(state: State, topic: Topic) -> Json:
+    """What the state knows of one topic's table."""
+    landing, table = state.catalog.landings.get(topic.id), state.catalog.of_topic(topic.id)
+    enabled = is_table(state, topic.id)
+    lag = lag_of(state, topic)
+    streams = [state.streams.by_id[one] for one in topic.streams]
+    marks = [mark for partition in range(len(streams)) for mark in (landing.marks(partition) if landing else ())]
+    return {
+        "topic": topic.name,
+        "enabled": enabled,
+        "table": f"{STREAMS}.{topic.name}" if table is not None else "",
+        "uuid": table.uuid if table is not None else landing.uuid if landing is not None else "",
+        "location": root_of(table.location) if table is not None else "",
+        "metadata_location": table.location if table is not None else "",
+        "freshness_ms": int(topic.configs.get(FRESHNESS) or TOPIC_CONFIGS.keys[FRESHNESS].default or 0),
+        "records_waiting": lag.records if enabled else 0,
+        "bytes_waiting": lag.wal_bytes if enabled else 0,
+        "lag_ms": lag.waited_ms if enabled else 0,
+        "held": lag.held,
+        "landed_ms": max((mark.time_ms for mark in marks), default=None),
+        "partitions": [
+            {
+                "partition": stream.partition, "start": stream.start, "landed": stream.landed, "end": stream.next,
+                "waiting": max(stream.next - wanted_from(stream), 0), "bytes_waiting": stream.size,
+            }
+            for stream in streams
+        ],
+    }  # fmt: skip
+
+
+def describe_pipeline(state: State) -> Json:
+    """Who lands, or why nobody does, as far as it is known."""
+    live = [member for member in state.members.live() if member.role == PIPELINE_ROLE]
+    return {
+        "running": bool(live),
+        "members": [{"id": member.id, "pid": member.pid, "epoch": member.epoch} for member in live],
+        "trouble": "" if live else state.care.trouble or _missing(),
+    }
+
+
+def _missing() -> str:
+    missing = [name for name in PIPELINE_NEEDS if find_spec(name) is None]
+    return f"{' and '.join(missing)} not installed where this broker runs" if missing else ""
+
+
+def describe_request(state: State, request: bytes) -> Json:
+    """A request for care and its answer. Raises Missing if it is not known, or was forgotten."""
+    one: CareRequest | None = state.care.requests.get(request)
+    if one is None:
+        raise Missing(f"there is no request {request.hex()}")
+    topic = state.topics.by_id.get(one.topic_id)
+    return {
+        "request": request.hex(), "topic": topic.name if topic is not None else "", "kind": one.kind,
+        "arguments": one.arguments, "status": one.status, "text": one.text, "figures": one.figures or {},
+        "asked_ms": one.asked_ms, "told_ms": one.told_ms, "pipeline": describe_pipeline(state),
+    }  # fmt: skip
+
+
+def pack(told: Json) -> bytes:
+    return msgspec.json.encode(told)

@@ -1,0 +1,275 @@
+"""The caretaker: requests by command, accounts of what others did, orphans, repair, and what it does by itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lakestream.clock import SystemClock
+from lakestream.data.tables.manifests import NewFile
+from lakestream.data.tables.parquet import read_parquet
+from lakestream.errors import Rejected
+from lakestream.model.catalog import HoldTopic
+from lakestream.model.commands import AdvanceLogStart
+from lakestream.pipeline.care import Caretaker, Schedule
+from lakestream.pipeline.care_plan import CareLimits
+from lakestream.pipeline.diagnosis import diagnose
+from tests.care_world import CareWorld, care_jobs, quiet, start_world
+from tests.pipeline_live import TestPipeline, start_pipeline
+from tests.unit.test_care_jobs import filled, foreign_commit, foreign_delete
+from tests.unit.test_pipeline_landing import data_files, values
+
+ALWAYS = Schedule(orphans_first_s=0.0)
+
+
+def caretaker(
+    world: CareWorld, pipeline: TestPipeline | None = None, limits: CareLimits | None = None,
+    schedule: Schedule = ALWAYS,
+) -> Caretaker:  # fmt: skip
+    pipeline, limits = pipeline or world.pipeline, limits or CareLimits()
+    jobs = care_jobs(pipeline, world.folder, limits)
+    return Caretaker(
+        pipeline.replica, pipeline.lander, jobs, SystemClock(), limits, schedule, f"file://{world.folder}"
+    )
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[CareWorld]:
+    made = await start_world(tmp_path)
+    yield made
+    await made.stop()
+
+
+@asynccontextmanager
+async def caring(world: CareWorld) -> AsyncIterator[None]:
+    running = asyncio.create_task(caretaker(world, schedule=Schedule(enabled=False)).run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_care_is_asked_for_by_command_and_the_command_tells_what_came_of_it(world: CareWorld) -> None:
+    await filled(world)
+    async with caring(world):
+        done = await world.command("optimize", "a")
+        assert done.exit_code == 0, done.output
+        assert done.stdout.startswith("a: done; files before 6, files after 1, rows 120, bytes")
+        assert (await world.command("optimize")).stdout == "a: nothing to rewrite\n"
+        gone = await world.command("delete", "a", "--where", "stream_offset < 5")
+        assert (gone.exit_code, gone.stdout) == (0, "a: done; rows removed 10, files removed 1, files written 1\n")
+        expired = await world.command("expire", "a", "--older-than", "0s")
+        assert expired.exit_code == 0 and "snapshots left 1" in expired.output
+        assert (await world.command("orphans", "a", "--dry-run")).exit_code == 0
+        assert "all files are there" in (await world.command("repair", "a")).output
+        wrong = await world.command("delete", "a", "--where", "no such thing")
+        assert wrong.exit_code == 1 and "failed" in wrong.output and "no condition" in wrong.output
+        assert (await world.command("optimize", "nothing")).exit_code != 0
+    assert [one[:2] for one in values(world.pipeline, "a")] == [(p, n) for p in range(2) for n in range(5, 60)]
+
+
+async def test_a_request_that_died_with_its_pipeline_is_done_by_the_next_one(world: CareWorld) -> None:
+    await filled(world)
+    asked = await world.command("optimize", "a", "--no-wait")
+    assert asked.exit_code == 0
+    await world.pipeline.replica.catch_up()
+    request = world.pipeline.replica.state.care.waiting()[0]
+    first = caretaker(world)
+    await first._tell(request, "running", "begun", {})
+    await world.pipeline.membership.leave()
+    second = await start_pipeline(world.folder, world.log, member=1_000_001, seed=11)
+    await caretaker(world, second).step()
+    assert second.replica.state.care.requests[request].status == "done"
+    assert len(second.rows("a")) == 120
+    await second.stop()
+
+
+# -- accounts ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_others_delete_is_accounted_for_and_then_may_expire_t16(world: CareWorld) -> None:
+    topic_id = await filled(world)
+    await foreign_delete(world, "a", world.files("a")[0])
+    await world.pipeline.replica.catch_up()
+    jobs = care_jobs(world.pipeline, world.folder)
+    before = len(world.metadata("a").snapshots)
+    assert (await jobs.expire(topic_id, 0)).figures["snapshots_left"] == 2, "the delete and the one before it stay"
+    assert before == 7
+    care = caretaker(world)
+    await care.step()
+    landing = world.pipeline.replica.state.catalog.landings[topic_id]
+    assert sum(one.records for marks in landing.removed.values() for one in marks) == 20
+    assert not landing.unproven and world.balance("a") == world.holds("a")
+    assert (await jobs.expire(topic_id, 0)).figures["snapshots_left"] == 1
+    assert world.balance("a") == world.holds("a")
+
+
+async def foreign_update(world: CareWorld, topic_id: bytes) -> None:
+    """What an UPDATE does: one file again, with another value in one row."""
+    import pyarrow as pa
+
+    from lakestream.data.tables.parquet import write_parquet
+
+    lander = world.pipeline.lander
+    table = await lander.table_of(topic_id)
+    old = world.files("a")[0]
+    rows = read_parquet(world.pipeline.store.get(old))
+    changed = pa.array([b"redacted" if n == 3 else one for n, one in enumerate(rows["value"].to_pylist())])
+    sink = pa.BufferOutputStream()
+    uri = f"{table.metadata.location}/data/updated.parquet"  # type: ignore[union-attr]
+    stats = write_parquet(rows.set_column(7, rows.schema.field(7), changed), uri, sink)
+    lander.store.put(uri, sink.getvalue().to_pybytes())
+    await foreign_commit(world, "a", old, [NewFile(stats=stats)], "overwrite")
+    await world.pipeline.replica.catch_up()
+
+
+async def test_an_update_is_the_old_row_removed_and_the_new_one_landed_t16(world: CareWorld) -> None:
+    topic_id = await filled(world)
+    await foreign_update(world, topic_id)
+    landing = world.pipeline.replica.state.catalog.landings[topic_id]
+    behind = landing.accounted
+    assert world.balance("a") != world.holds("a")
+    stream = world.broker.replica.state.streams.by_id[world.broker.replica.state.topics.by_name["a"].streams[0]]
+    await world.land(stream, tag="more")
+    assert landing.accounted == behind, "a landing does not pass over what others did"
+    await caretaker(world).step()
+    assert world.balance("a") == world.holds("a")
+    assert [(one.records, one.start) for marks in landing.removed.values() for one in marks] == [(0, 0)]
+    await world.land(stream, tag="yet more")
+    assert landing.accounted == world.metadata("a").last_sequence_number
+
+
+async def test_a_snapshot_that_was_expired_before_it_was_accounted_for_makes_the_past_unproven_t16(
+    world: CareWorld,
+) -> None:
+    topic_id = await filled(world)
+    await foreign_delete(world, "a", world.files("a")[0])
+    await world.pipeline.replica.catch_up()
+    lander = world.pipeline.lander
+    lander.unaccounted = lambda table: frozenset()  # type: ignore[method-assign]
+    await world.jobs.expire(topic_id, 0)
+    await caretaker(world).step()
+    assert world.pipeline.replica.state.catalog.landings[topic_id].unproven
+
+
+# -- orphans ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_killed_pipeline_had_still_to_delete_is_found_by_the_next_one_c10(world: CareWorld) -> None:
+    topic_id = await filled(world, rounds=25)
+    await world.jobs.optimize(topic_id, quiet, asked=True)
+    await world.jobs.expire(topic_id, 0)
+    folder = Path(world.metadata("a").location.removeprefix("file://"))
+    assert world.pipeline.lander.obsolete
+    before = files_in(folder)
+    await caretaker(world).remove_orphans(topic_id, None, dry_run=False)
+    assert files_in(folder) == before, "they have their grace while this pipeline lives"
+    second = await start_pipeline(world.folder, world.log, seed=12)
+    result = await caretaker(world, second).remove_orphans(topic_id, None, dry_run=False)
+    assert result.figures["ours"] > 50 and result.figures["others"] == 0
+    location = second.replica.state.catalog.tables["streams", "a"].location
+    from lakestream.data.tables.reach import reachable
+    from lakestream.data.tables.table_metadata import TableMetadata
+
+    known = reachable(second.store, location, TableMetadata.parse(second.store.get(location)))
+    assert files_in(folder) == {uri.removeprefix("file://") for uri in known} & files_in(folder)
+    assert len(second.rows("a")) == 500
+    await second.stop()
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_files_of_others_go_only_when_they_are_old_t12(world: CareWorld) -> None:
+    topic_id = await filled(world, rounds=1)
+    place = world.metadata("a").location
+    theirs = [f"{place}/data/part-0001.parquet", f"{place}/metadata/{'0' * 36}-m0.avro", f"{place}/data/x/y.puffin"]
+    newer = f"{place}/metadata/99999-{'0' * 36}.metadata.json"
+    for uri in [*theirs, newer]:
+        world.pipeline.store.put(uri, b"theirs")
+    care = caretaker(world)
+    kept = await care.remove_orphans(topic_id, None, dry_run=False)
+    assert kept.figures == {"ours": 0, "others": 0, "bytes": 0}
+    await asyncio.sleep(0.02)
+    assert (await care.remove_orphans(topic_id, 0, dry_run=True)).figures["others"] == 4
+    assert (await care.remove_orphans(topic_id, 0, dry_run=False)).figures["others"] == 4
+    assert world.pipeline.rows("a").num_rows == 20
+    older = f"{place}/metadata/00000-{'0' * 36}.metadata.json"
+    world.pipeline.store.put(older, b"lost a race")
+    assert (await care.remove_orphans(topic_id, None, dry_run=False)).figures["ours"] == 1
+
+
+# -- repair -----------------------------------------------------------------------------------------------------------
+
+
+async def test_repair_says_what_is_lost_and_gives_it_up_only_when_told_to(world: CareWorld) -> None:
+    topic_id = await filled(world)
+    await world.broker.replica.propose(HoldTopic(topic_id, "a disk died"))
+    await world.pipeline.replica.catch_up()
+    lost = world.files("a")[2]
+    whole = world.pipeline.store.get(lost)
+    world.pipeline.store.delete([lost])
+    care = caretaker(world)
+    with pytest.raises(Rejected, match="1 files of the table are gone"):
+        await care.repair(topic_id, accept_loss=False)
+    landing = world.pipeline.replica.state.catalog.landings[topic_id]
+    assert landing.held == "a disk died"
+    world.pipeline.store.put(lost, whole)
+    assert (await care.repair(topic_id, accept_loss=False)).text.endswith("; released")
+    assert not landing.held
+    world.pipeline.store.delete([lost])
+    given_up = await care.repair(topic_id, accept_loss=True)
+    assert "1 files that are gone" in given_up.text and world.pipeline.rows("a").num_rows == 100
+    assert landing.unproven, "nobody can prove what was lost"
+
+
+async def test_what_repair_finds_wrong_is_said(world: CareWorld) -> None:
+    topic_id = await filled(world, rounds=1)
+    state = world.pipeline.replica.state
+    bound = state.catalog.tables["streams", "a"]
+    stream = state.streams.by_id[state.topics.by_name["a"].streams[0]]
+    stream.landed -= 1
+    found = diagnose(world.pipeline.lander, state, stream.topic, bound)
+    assert found.told() == "partition 0: the table has landed 10, the state says 9"
+    stream.landed += 1
+    assert diagnose(world.pipeline.lander, state, stream.topic, bound).healthy
+    [lost] = world.files("a")
+    world.pipeline.store.delete([lost])
+    assert "1 data files with 20 rows are lost" in diagnose(world.pipeline.lander, state, stream.topic, bound).told()
+    world.pipeline.store.delete([bound.location])
+    assert "restore it from a backup" in diagnose(world.pipeline.lander, state, stream.topic, bound).told()
+    assert topic_id == stream.topic.id
+
+
+# -- by itself --------------------------------------------------------------------------------------------------------
+
+
+async def test_many_small_files_are_rewritten_by_themselves(world: CareWorld) -> None:
+    care = caretaker(world, limits=CareLimits(small_files=4))
+    topic_id = await filled(world, rounds=3)
+    await care.step()
+    assert len(world.files("a")) == 3
+    stream = world.broker.replica.state.streams.by_id[world.broker.replica.state.topics.by_name["a"].streams[1]]
+    await world.land(stream)
+    await care.step()
+    assert len(world.files("a")) == 1 and world.pipeline.rows("a").num_rows == 70
+    assert topic_id in care._seen
+
+
+async def test_rows_follow_the_log_start_by_themselves_t21(world: CareWorld) -> None:
+    await filled(world)
+    care = caretaker(world)
+    streams = world.broker.replica.state.topics.by_name["a"].streams
+    await care.step()
+    await world.broker.replica.propose(AdvanceLogStart([(streams[0], 40), (streams[1], 60)]))
+    await world.pipeline.replica.catch_up()
+    for seen in care._seen.values():
+        seen.again_s = 0.0
+    await care.step()
+    assert [one[:2] for one in values(world.pipeline, "a")] == [(0, n) for n in range(40, 60)]
+    assert world.balance("a") == world.holds("a")
+    assert len(data_files(world.folder)) > len(world.files("a"))

@@ -1,0 +1,108 @@
+"""What `lakestream tables` says: every topic's table, its lag, what holds it, and whether anybody lands."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from lakestream import metrics
+from lakestream.model.care import DONE, NotePipeline, TellCare
+from lakestream.model.catalog import HoldTopic
+from tests.care_world import CareWorld, start_world
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[CareWorld]:
+    made = await start_world(tmp_path)
+    yield made
+    await made.stop()
+
+
+async def test_a_table_is_listed_with_rows_progress_and_what_waits(world: CareWorld) -> None:
+    streams = await world.broker.topic("orders", 2)
+    await world.land(*streams)
+    await world.fill(streams[0], records=3)
+    result = await world.command("list", "--json")
+    assert result.exit_code == 0
+    told = json.loads(result.output)
+    assert told["pipeline"]["running"] and told["pipeline"]["members"][0]["id"] == 1_000_000
+    [one] = told["tables"]
+    assert (one["topic"], one["table"], one["rows"], one["files"]) == ("orders", "streams.orders", 20, 1)
+    assert one["uuid"] and one["location"].startswith(f"file://{world.folder}")
+    assert (one["records_waiting"], one["freshness_ms"], one["held"]) == (3, 5000, "")
+    assert one["bytes_waiting"] > 0 and one["committed_ms"] > 0
+    assert [(part["landed"], part["end"], part["waiting"]) for part in one["partitions"]] == [(10, 13, 3), (10, 10, 0)]
+    plain = await world.command()
+    assert plain.output.splitlines()[0].split()[:3] == ["TOPIC", "ROWS", "FILES"]
+    assert "orders" in plain.output and " ok" in plain.output
+
+
+async def test_one_table_is_described_partition_by_partition(world: CareWorld) -> None:
+    streams = await world.broker.topic("orders", 2)
+    await world.land(*streams)
+    result = await world.command("describe", "orders")
+    assert result.exit_code == 0 and "metadata location" in result.output and "partitions" in result.output
+    missing = await world.command("describe", "nothing")
+    assert missing.exit_code != 0 and "there is no topic 'nothing'" in str(missing.exception)
+
+
+async def test_a_held_topic_says_why_and_is_released_by_command(world: CareWorld) -> None:
+    [stream] = await world.broker.topic("orders")
+    await world.land(stream)
+    await world.broker.replica.propose(HoldTopic(stream.topic.id, "a person said so"))
+    assert "held: a person said so" in (await world.command("list")).output
+    released = await world.command("release", "orders")
+    assert (released.exit_code, released.output) == (0, "orders: released\n")
+    assert "held" not in (await world.command("list")).output
+
+
+async def test_a_topic_without_a_table_is_off_and_one_with_a_lost_metadata_file_says_so(world: CareWorld) -> None:
+    await world.broker.topic("private", **{"lakestream.table.enabled": "false"})
+    [stream] = await world.broker.topic("orders")
+    await world.land(stream)
+    location = world.pipeline.replica.state.catalog.tables["streams", "orders"].location
+    world.pipeline.store.delete([location])
+    output = (await world.command("list")).output
+    assert "off (lakestream.table.enabled=false)" in output and "metadata cannot be read" in output
+
+
+async def test_without_a_pipeline_it_is_said_and_why_if_known(world: CareWorld) -> None:
+    [stream] = await world.broker.topic("orders")
+    await world.pipeline.membership.leave()
+    await world.fill(stream)
+    result = await world.command("list")
+    assert "waits for a pipeline" in result.output and "no pipeline runs" in result.stderr
+    await world.broker.replica.propose(NotePipeline("there is no Java"))
+    assert "there is no Java" in (await world.command("list")).stderr
+    asked = await world.command("optimize", "orders", "--no-wait")
+    assert asked.exit_code == 0 and "waiting" in asked.output
+
+
+async def test_a_request_is_asked_for_by_http_and_its_answer_found_there(world: CareWorld) -> None:
+    [stream] = await world.broker.topic("orders")
+    async with httpx.AsyncClient(base_url=f"http://{world.page}") as client:
+        asked = await client.post("/tables/orders/delete", json={"where": "true"})
+        assert asked.status_code == 202
+        request = asked.json()["request"]
+        assert (await client.get(f"/care/{request}")).json()["status"] == "waiting"
+        await world.broker.replica.propose(TellCare(bytes.fromhex(request), DONE, "all", {"rows": 5}))
+        told = (await client.get(f"/care/{request}")).json()
+        assert (told["status"], told["figures"], told["topic"]) == (DONE, {"rows": 5}, stream.topic.name)
+        assert (await client.get("/care/00")).status_code == 404
+        assert (await client.get("/care/zz")).status_code == 404
+        assert (await client.get("/tables/nothing")).status_code == 404
+        assert (await client.post("/tables/nothing/optimize", json={})).status_code == 404
+        assert (await client.post("/tables/orders/dance", json={})).status_code == 400
+        assert (await client.post("/tables/orders/delete", json={"where": 5})).status_code == 400
+        assert (await client.post("/tables/orders/delete", json={"where": "x" * 70_000})).status_code == 413
+        assert (await client.post("/tables/orders/optimize", data={"a": "b"})).status_code == 415
+
+
+async def test_each_topics_lag_is_a_metric(world: CareWorld) -> None:
+    [stream] = await world.broker.topic("orders")
+    await world.fill(stream)
+    series = {figure.name: found for figure, found in world.metrics.series()}
+    found = series[metrics.TOPIC_TABLE_LAG_SECONDS.name]
+    assert list(found) == [("orders",)]
