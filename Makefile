@@ -109,6 +109,7 @@ simulate: setup ## The simulator, with many more seeds
 	$(PYTEST) $(PARALLEL) $(LONG) tests/simulation $(ARGS)
 
 compat: setup ## Real Kafka clients against real brokers, the long tests too
+	@$(BIN)/python tests/engines/environments/build.py pyiceberg spark
 	$(PYTEST) $(PARALLEL) $(LONG) tests/compatibility $(ARGS)
 
 engines: setup environments ## Spark, Trino, DuckDB, Polars and PyIceberg on the tables of live topics

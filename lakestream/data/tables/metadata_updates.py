@@ -31,6 +31,7 @@ from lakestream.data.tables.metadata_schema import (
     same_spec,
 )
 
+UNSORTED = 0
 VERSIONS_MAX = "write.metadata.previous-versions-max"
 VERSIONS_MAX_DEFAULT = 100
 
@@ -65,6 +66,9 @@ class Build:
             raise Invalid("the table has no location")
         if not m["schemas"]:
             raise Invalid("the table has no schema")
+        default = m["default-sort-order-id"]
+        if default == UNSORTED and not any(order["order-id"] == UNSORTED for order in m["sort-orders"]):
+            m["sort-orders"] = [{"order-id": UNSORTED, "fields": []}, *m["sort-orders"]]
         complete(m)
         schema = current_schema(m)
         for things, name, default in (
@@ -108,7 +112,7 @@ def _nothing(uuid: str, now_ms: int) -> Json:
         "format-version": DEFAULT_VERSION, "table-uuid": uuid, "location": "", "last-sequence-number": 0,
         "last-updated-ms": now_ms, "last-column-id": 0, "current-schema-id": -1, "schemas": [], "default-spec-id": -1,
         "partition-specs": [], "last-partition-id": FIRST_PARTITION_ID - 1, "default-sort-order-id": 0,
-        "sort-orders": [{"order-id": 0, "fields": []}], "properties": {}, "current-snapshot-id": None, "refs": {},
+        "sort-orders": [], "properties": {}, "current-snapshot-id": None, "refs": {},
         "snapshots": [], "snapshot-log": [], "metadata-log": [],
     }  # fmt: skip
 
@@ -186,7 +190,9 @@ def _add_order(b: Build, update: Json) -> None:
 
 def _set_default_order(b: Build, update: Json) -> None:
     number = need(update.get("sort-order-id"), int, "sort-order-id")
-    b.m["default-sort-order-id"] = b.index("sort-orders", "order-id", number)["order-id"]
+    if number != UNSORTED:  # which every table has
+        number = b.index("sort-orders", "order-id", number)["order-id"]
+    b.m["default-sort-order-id"] = number
 
 
 def _add_snapshot(b: Build, update: Json) -> None:

@@ -16,11 +16,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from lakestream.data.tables.metadata_files import MetadataFiles
-from lakestream.data.tables.metadata_json import parse
+from lakestream.data.tables.metadata_json import parse, render
 from lakestream.data.tables.store import TableStore
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
@@ -100,7 +100,11 @@ def catalog_app(
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = {404: "NoSuchPathException", 405: "UnsupportedOperationException"}.get(error.status_code, "RESTException")
-    return answer_of(CatalogError(error.status_code, kind, error.detail), request.method == "HEAD")
+    answer = answer_of(CatalogError(error.status_code, kind, error.detail), request.method == "HEAD")
+    if error.status_code == 405:
+        routes = [route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL]
+        answer.headers["allow"] = ", ".join(sorted({method for route in routes for method in route.methods}))
+    return answer
 
 
 def answered(handler: Handler) -> Handler:
@@ -302,7 +306,7 @@ def _loaded(table: Draft, config: Mapping[str, str], which: str = "all") -> Resp
         if which == "refs":
             shown = {ref["snapshot-id"] for ref in whole["refs"].values()}
             whole["snapshots"] = [s for s in whole["snapshots"] if s["snapshot-id"] in shown]
-        metadata = msgspec.json.encode(whole)
+        metadata = render(whole)
     answer: dict[str, Any] = {"metadata": msgspec.Raw(metadata), "config": config}
     if not table.location:
         return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -21,6 +21,7 @@ from lakestream.data.tables.metadata_json import (
     main_of,
     new_metadata,
     parse,
+    render,
     snapshot_of,
 )
 from lakestream.data.tables.metadata_schema import Invalid, Json
@@ -109,7 +110,7 @@ class Drafting:
         )
         self._judge_new(metadata)
         if request.stage_create:
-            return Draft(location="", metadata=msgspec.json.encode(metadata), change=None)
+            return Draft(location="", metadata=render(metadata), change=None)
         return self._made((namespace, request.name), metadata)
 
     def _made(self, key: TableKey, metadata: Json) -> Draft:

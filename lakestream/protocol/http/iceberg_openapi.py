@@ -9,6 +9,11 @@ _TEXT: Json = {"type": "string"}
 _TEXTS: Json = {"type": "array", "items": _TEXT}
 _MAP: Json = {"type": "object", "additionalProperties": _TEXT}
 _ANY: Json = {"type": "object"}
+# What may be left out may be null as well.
+_OPTIONAL_TEXT: Json = {"type": ["string", "null"]}
+_OPTIONAL_TEXTS: Json = {**_TEXTS, "type": ["array", "null"]}
+_OPTIONAL_MAP: Json = {**_MAP, "type": ["object", "null"]}
+_OPTIONAL: Json = {"type": ["object", "null"]}
 _NAMESPACE: Json = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
 _IDENTIFIER: Json = {
     "type": "object", "required": ["namespace", "name"], "properties": {"namespace": _NAMESPACE, "name": _TEXT},
@@ -17,7 +22,7 @@ _COMMIT: Json = {
     "type": "object",
     "required": ["requirements", "updates"],
     "properties": {
-        "identifier": _IDENTIFIER,
+        "identifier": {**_IDENTIFIER, "type": ["object", "null"]},
         "requirements": {
             "type": "array",
             "items": {"type": "object", "required": ["type"], "properties": {"type": _TEXT, "uuid": _TEXT}},
@@ -48,17 +53,19 @@ _SCHEMA: Json = {
 
 _BODIES: dict[tuple[str, str], Json] = {
     ("POST", "/v1/namespaces"): {
-        "type": "object", "required": ["namespace"], "properties": {"namespace": _NAMESPACE, "properties": _MAP},
+        "type": "object",
+        "required": ["namespace"],
+        "properties": {"namespace": _NAMESPACE, "properties": _OPTIONAL_MAP},
     },
     ("POST", "/v1/namespaces/{namespace}/properties"): {
-        "type": "object", "properties": {"removals": _TEXTS, "updates": _MAP},
+        "type": "object", "properties": {"removals": _OPTIONAL_TEXTS, "updates": _OPTIONAL_MAP},
     },
     ("POST", "/v1/namespaces/{namespace}/tables"): {
         "type": "object",
         "required": ["name", "schema"],
         "properties": {
-            "name": _TEXT, "location": _TEXT, "schema": _SCHEMA, "partition-spec": _ANY, "write-order": _ANY,
-            "stage-create": {"type": "boolean"}, "properties": _MAP,
+            "name": _TEXT, "location": _OPTIONAL_TEXT, "schema": _SCHEMA, "partition-spec": _OPTIONAL,
+            "write-order": _OPTIONAL, "stage-create": {"type": "boolean"}, "properties": _OPTIONAL_MAP,
         },
     },
     ("POST", "/v1/namespaces/{namespace}/register"): {

@@ -6,6 +6,7 @@ as callables in `HttpSources`. Further applications (a catalog, a console) are m
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,7 +103,7 @@ class HttpServer:
             routes.append(Route("/tail", self._tails))
         if self._sources.tables is not None:
             routes += table_routes(self._sources.tables)
-        routes += [Mount(path, app) for path, app in self._sources.mounts.items()]
+        routes += [_mount(path, app) for path, app in self._sources.mounts.items()]
         return Starlette(routes=routes)
 
     async def _healthz(self, _: Request) -> Response:
@@ -170,3 +171,10 @@ class HttpServer:
             stopping.cancel()
             if hasattr(commands, "aclose"):
                 await commands.aclose()
+
+
+def _mount(path: str, app: ASGIApp) -> Mount:
+    """Everything below the path is the application's affair, with line breaks in it too: it says what is wrong."""
+    mount = Mount(path, app)
+    mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
+    return mount

@@ -7,6 +7,7 @@ is made again when what it is made from changes. Needs Maven for Spark and Trino
 """
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PLACE = HERE.parents[2] / ".venv-engines"
+ENGINES = ("duckdb", "spark", "trino")
+"""Those that are built if none is named."""
 ARTIFACTS = {
     "spark": ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0:jar"],
     "trino": ["io.trino:trino-server-core:476:tar.gz", "io.trino:trino-iceberg:476:zip"],
@@ -50,6 +53,8 @@ def build(name: str) -> None:
         fetch(artifact, place / "jars")
     if name == "trino":
         unpack_trino(place / "jars", place / "server")
+    if name == "pyiceberg":
+        unpack_tests(place)
     (place / "made-from").write_text(_wanted(name))
 
 
@@ -71,8 +76,23 @@ def unpack_trino(downloads: Path, server: Path) -> None:
     shutil.rmtree(downloads)
 
 
+def unpack_tests(place: Path) -> None:
+    """The tests that PyIceberg's source package brings. Its code is left out: the installed one is tested."""
+    [pin] = re.findall(r"^pyiceberg==.*?(?=^    #)", (HERE / "pyiceberg.txt").read_text(), re.MULTILINE | re.DOTALL)
+    wanted, source = place / "source.txt", place / "source"
+    wanted.write_text(pin.rstrip().rstrip("\\"))
+    download = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:"]
+    subprocess.run([place / "bin" / "python", "-m", "pip", *download, "-r", wanted, "-d", place], check=True)
+    [package] = place.glob("pyiceberg-*.tar.gz")
+    with tarfile.open(package) as archive:
+        archive.extractall(place, filter="data")
+    package.unlink()
+    (place / package.name.removesuffix(".tar.gz")).rename(source)
+    shutil.rmtree(source / "pyiceberg")
+
+
 def main(wanted: list[str]) -> None:
-    for name in wanted or names():
+    for name in wanted or ENGINES:
         if folder(name) is None:
             build(name)
 
