@@ -21,7 +21,6 @@ from tests.engines.test_lake_end_to_end import (
     COUNT,
     LAND_S,
     PARTITIONS,
-    PIPELINE_START_S,
     await_landed,
     consume,
     expected,
@@ -52,7 +51,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         catalog=f"sqlite:///{folder}/catalog.db", catalog_namespace=NAMESPACE,
         catalog_properties=f"warehouse=file://{folder}/lake",
     ) as one:  # fmt: skip
-        eventually(lambda: pipeline_starts(one), "the pipeline does not start", PIPELINE_START_S, one)
+        eventually(lambda: pipeline_starts(one), "the pipeline does not start", RESTART_S, one)
         yield one
 
 
