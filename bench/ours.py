@@ -73,7 +73,7 @@ class Lakestream:
 
     @property
     def pids(self) -> list[int]:
-        """All that serves: the broker and its children, and the supervisor."""
+        """All that serves: the broker and its children, and the supervisor; with tables the pipeline too."""
         return [self.supervisor_pid, *descendants(self.supervisor_pid)]
 
     def start(self) -> float:

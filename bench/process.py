@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class Meter:
     """CPU time of some processes, of this one, and of the rest of the machine, from its making to `read`."""
 
     def __init__(self, pids: Iterable[int]) -> None:
-        self._pids = list(pids)
+        self._spent = {pid: (0.0, 0.0) for pid in pids}
         self._then = self._now()
 
     def read(self) -> Usage:
@@ -48,8 +49,11 @@ class Meter:
         return Usage(seconds=seconds, user_s=user, system_s=system, client_s=client, foreign=foreign)
 
     def _now(self) -> tuple[float, float, float, float, float]:
-        spent = [cpu_seconds(pid) for pid in self._pids]
-        user, system = sum(one[0] for one in spent), sum(one[1] for one in spent)
+        for pid in self._spent:
+            # One that ended meanwhile has spent what it had when it was last seen: Spark's workers come and go.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                self._spent[pid] = cpu_seconds(pid)
+        user, system = (sum(one[place] for one in self._spent.values()) for place in range(2))
         return time.perf_counter(), user, system, time.process_time(), busy_seconds()
 
 
