@@ -261,9 +261,12 @@ class CareJobs:
         try:
             commit = await self._lander.change(topic_id, prepare, [], name.epoch)
         except NothingToDo as error:
-            return Result(str(error))
-        finally:
             self._driver.close_round(name)
+            return Result(str(error))
+        except LakestreamError:
+            self._over(name)
+            raise
+        self._driver.close_round(name)
         if isinstance(commit, Failed):
             raise NotDone(commit.reason)
         return result
@@ -276,17 +279,21 @@ class CareJobs:
             name = self._driver.open_round()
             try:
                 await attempt(name)
+                self._driver.close_round(name)
                 return
             except Stale as error:
                 log.info("care of a table is begun anew: %s", error)
-                self._driver.untidy()
+                self._over(name)
                 if not left:
                     raise NotDone(f"others commit all the time: {error}") from error
             except LakestreamError:
-                self._driver.untidy()
+                self._over(name)
                 raise
-            finally:
-                self._driver.close_round(name)
+
+    def _over(self, name: RoundName) -> None:
+        """A round that failed left files behind. One that is broken off stays open: its command may be on its way."""
+        self._driver.close_round(name)
+        self._driver.untidy()
 
     async def _picture(self, topic_id: bytes) -> Picture | None:
         """None if the table has no snapshot. Raises NotDone."""

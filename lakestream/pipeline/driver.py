@@ -148,10 +148,10 @@ class Driver:
         if not self._replica.epoch:
             raise Fenced("a round needs an epoch to belong to")
         name = self.open_round()
-        try:
-            return await self._land(name, topic_ids)
-        finally:
-            self.close_round(name)
+        landed = await self._land(name, topic_ids)
+        # Not if it was broken off: a command of it may still be on its way, and only the end of the epoch stops that.
+        self.close_round(name)
+        return landed
 
     async def _land(self, name: RoundName, topic_ids: Sequence[bytes]) -> set[bytes]:
         began = self._clock.monotonic()

@@ -224,6 +224,8 @@ class Lander:
             table = await self._table(topic)
             if isinstance(table, Failed):
                 return table, True
+            if work.topic_id not in self._replica.state.topics.by_id:
+                return Failed(work.topic_id, "the topic was deleted meanwhile", False), True
             if not self._follows(topic, work):
                 return Failed(work.topic_id, OUTRUN, False), True
             commit = await self._prepare(table, work, files)

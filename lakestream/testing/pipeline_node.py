@@ -70,10 +70,8 @@ class QuickDriver(Driver):
     async def step(self) -> float:
         if self.optimizer is not None and self.optimizer.wants():
             name = self.open_round()
-            try:
-                await self.optimizer.rewrite_one(name)
-            finally:
-                self.close_round(name)
+            await self.optimizer.rewrite_one(name)
+            self.close_round(name)
             self.untidy()
         return await super().step()
 

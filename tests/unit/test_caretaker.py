@@ -107,6 +107,26 @@ async def test_what_others_delete_is_accounted_for_and_then_may_expire_t16(world
     assert world.balance("a") == world.holds("a")
 
 
+async def test_the_way_back_to_a_snapshot_that_is_not_accounted_for_is_never_broken_t16(world: CareWorld) -> None:
+    """One that others made stays until it is accounted for, and so does what we committed after it."""
+    topic_id = await filled(world)
+    await foreign_delete(world, "a", world.files("a")[0])
+    await world.pipeline.replica.catch_up()
+    streams = [
+        world.broker.replica.state.streams.by_id[one]
+        for one in world.broker.replica.state.topics.by_name["a"].streams
+    ]
+    for n in range(3):
+        await world.land(*streams, tag=f"later{n}-")
+    jobs = care_jobs(world.pipeline, world.folder)
+    expired = await jobs.expire(topic_id, 0)
+    assert expired.figures["snapshots_left"] == 5, "the delete, the one before it, and what came since"
+    await world.pipeline.lander.delete_obsolete(0)
+    assert world.pipeline.rows("a").num_rows == 160
+    await caretaker(world).step()
+    assert world.balance("a") == world.holds("a")
+
+
 async def foreign_update(world: CareWorld, topic_id: bytes) -> None:
     """What an UPDATE does: one file again, with another value in one row."""
     import pyarrow as pa

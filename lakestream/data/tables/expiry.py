@@ -36,7 +36,13 @@ def to_expire(
             keep = int(ref.get("min-snapshots-to-keep") or least)
             since_ms = now_ms - int(ref.get("max-snapshot-age-ms") or age_ms)
             stay.update(_newest(metadata, ref["snapshot-id"], keep, since_ms))
-    old = [head for head in metadata.snapshots if head.timestamp_ms < now_ms - age_ms and head.snapshot_id not in stay]
+    # What comes after a protected one stays too: the way back to it must not be broken.
+    first = next((at for at, head in enumerate(metadata.snapshots) if head.snapshot_id in protected), None)
+    old = [
+        head
+        for head in metadata.snapshots[:first]
+        if head.timestamp_ms < now_ms - age_ms and head.snapshot_id not in stay
+    ]
     overdue = asked or any(head.timestamp_ms < now_ms - age_ms * PATIENCE for head in old)
     return frozenset(head.snapshot_id for head in old) if overdue or len(old) >= EXPIRED_AT_ONCE else frozenset()
 
@@ -78,8 +84,9 @@ def unreachable(
         return []
     gone = [head for head in metadata.snapshots if head.snapshot_id in expired]
     kept = [head for head in metadata.snapshots if head.snapshot_id not in expired]
-    line = _is_line(metadata)
-    # On a line a manifest that left never comes back, so the oldest snapshot that stays speaks for all.
+    # On a line a manifest that left never comes back, so the oldest snapshot that stays speaks for all; but only for
+    # what was before it: one that is protected may stay before others that go.
+    line = _is_line(metadata) and gone == metadata.snapshots[: len(gone)]
     remaining = {} if line and kept else {listed.path: listed for listed in committed}
     for head in kept[:1] if line else kept:
         remaining.update((listed.path, listed) for listed in reading.manifests(head.manifest_list))
