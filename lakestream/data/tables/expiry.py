@@ -78,7 +78,8 @@ def unreachable(
         return []
     gone = [head for head in metadata.snapshots if head.snapshot_id in expired]
     kept = [head for head in metadata.snapshots if head.snapshot_id not in expired]
-    line = _is_line(metadata)
+    # What is protected may leave a gap: then what came after it lives on in snapshots that the oldest does not know.
+    line = _is_line(metadata) and gone == metadata.snapshots[: len(gone)]
     # On a line a manifest that left never comes back, so the oldest snapshot that stays speaks for all.
     remaining = {} if line and kept else {listed.path: listed for listed in committed}
     for head in kept[:1] if line else kept:
