@@ -252,9 +252,10 @@ class Lander:
         return Failed(work.topic_id, f"others committed {COMMIT_ATTEMPTS} times in between", False), True
 
     def _follows(self, topic: Topic, work: TopicWork) -> bool:
-        streams = [self._replica.state.streams.by_id[topic.streams[one.partition]] for one in work.ranges]
+        """Whether the progress is where the work begins; a topic that was deleted meanwhile has none."""
+        streams = [self._replica.state.streams.by_id.get(topic.streams[one.partition]) for one in work.ranges]
         return all(
-            stream.landed <= one.start <= wanted_from(stream)
+            stream is not None and stream.landed <= one.start <= wanted_from(stream)
             for stream, one in zip(streams, work.ranges, strict=True)
         )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from lakestream.errors import LakestreamError, Unknown
 from lakestream.model import catalog
 from lakestream.model.catalog_landing import LandedRange
 from lakestream.model.catalog_names import root_of
+from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
 from lakestream.pipeline import land, sweep
 from lakestream.pipeline.land import Lander
@@ -31,7 +32,7 @@ from lakestream.testing.node import Classes
 from lakestream.testing.pipeline_node import PipelineClasses, QuickDriver
 from lakestream.testing.simulation import SimulationError
 
-SEEDS = 40
+SEEDS = 80
 OTHERS = ("others at work",)
 BAD = ("lost and late answers", "paused", "everything", "crash between any two steps")
 
@@ -58,8 +59,7 @@ class OverwritesWhatItDidNotSee(Lander):
 
 
 def test_a_commit_without_its_premise_is_noticed_T7() -> None:
-    said = first_violation(OTHERS, pipeline=PipelineClasses(lander=OverwritesWhatItDidNotSee))
-    assert "the commit at" in said
+    assert "commit" in first_violation(OTHERS, pipeline=PipelineClasses(lander=OverwritesWhatItDidNotSee))
 
 
 def test_a_state_machine_that_ignores_the_premise_is_noticed_T7(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ class SettlesTooEarly(QuickDriver):
 
 
 def test_a_round_that_is_called_over_too_early_is_noticed_T12() -> None:
-    said = first_violation(BAD, pipeline=PipelineClasses(driver=SettlesTooEarly), seeds=80)
+    said = first_violation(BAD, pipeline=PipelineClasses(driver=SettlesTooEarly))
     assert "without all its files" in said or "its table needs it" in said
 
 
@@ -158,10 +158,14 @@ class FollowsOurOwnCommitsOnly(History):
         super().__init__(*arguments)
         self._seen: dict[int, str] = {}
 
-    def _location(self, uuid: str) -> str:
-        found = super()._location(uuid)
-        landing = next(one for one in self._replica.state.catalog.landings.values() if one.uuid == uuid)
-        return self._seen.setdefault(landing.snapshot, found)
+    def _current(self, stream: Stream, uuid: str) -> Callable[[], str]:
+        newest = super()._current(stream, uuid)
+
+        def stale() -> str:
+            landing = self._replica.state.catalog.landings[stream.topic.id]
+            return self._seen.setdefault(landing.snapshot, newest())
+
+        return stale
 
 
 def test_history_out_of_a_stale_snapshot_is_noticed_C7() -> None:

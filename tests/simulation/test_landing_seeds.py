@@ -44,6 +44,8 @@ FOUND = {
     "an epoch ends while tables are made": (10, "lost and late answers"),
     "a pipeline gives up on what the other has landed": (5, "store errors"),
     "files of a lost commit cannot be removed": (2037, "store errors"),
+    "a topic is deleted while its table is loaded": (10_156, "paused"),
+    "snapshots expire behind a protected one (T11, T16)": (76, "paused"),
     "a manifest still names a file that it removed (T12)": (1, "others at work"),
 }
 """Seeds that found something. What a seed runs changes with the simulator."""

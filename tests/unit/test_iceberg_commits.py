@@ -268,6 +268,20 @@ def test_a_protected_snapshot_is_not_expired_nor_what_leads_back_to_it_T16(lake:
     assert len(commit.table.metadata.snapshots) == 6, "all but the one before it"
 
 
+def test_what_came_after_a_protected_snapshot_is_not_taken_for_unreachable_T11(lake: Lake) -> None:
+    for number in range(4):
+        lake.append([(0, number * 10, number * 10 + 10)])
+    protected = lake.table.metadata.snapshots[0].snapshot_id
+    lake.now_ms += 2 * 3_600_000
+    commit = lake.committer.append(
+        lake.table, [lake.write([(0, 40)])], [Range(0, 40, 41)], now_ms=lake.now_ms, protected=frozenset([protected])
+    )
+    lake.table = commit.table
+    assert commit.table.metadata.snapshot(protected) is not None and len(commit.table.metadata.snapshots) == 3
+    lake.store.delete(commit.obsolete)
+    assert len(lake.cells()) == 41
+
+
 def test_a_table_whose_newest_snapshot_cannot_be_read_takes_no_commit(lake: Lake) -> None:
     for start in range(4):
         lake.append([(0, start, start + 1)])

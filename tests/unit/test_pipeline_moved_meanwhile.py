@@ -15,6 +15,7 @@ from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.errors import Retry
 from lakestream.model.batch import HEADER
 from lakestream.model.catalog import CommitTables, HoldTopic, TableChange
+from lakestream.model.commands import DeleteTopic
 from lakestream.pipeline.driver import TICK_S
 from lakestream.pipeline.land import HELD_BY_US
 from lakestream.pipeline.sweep import referenced
@@ -124,6 +125,32 @@ async def test_a_round_survives_that_it_cannot_remove_what_a_lost_commit_wrote(
     monkeypatch.setattr(pipeline.lander, "_prepare", interfered)
     assert await pipeline.driver.round([stream.topic.id]) == {stream.topic.id}
     assert pipeline.rows("a").num_rows == 1
+    await pipeline.stop()
+    await broker.stop()
+
+
+async def test_a_topic_that_is_deleted_while_its_table_is_loaded_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, pipeline, _ = await start_both(tmp_path)
+    [stream] = await broker.topic("a")
+    topic_id = stream.topic.id
+    await broker.append((stream, batch(b"one")))
+    await pipeline.replica.catch_up()
+    await pipeline.lander.make_tables()
+    real, looks = pipeline.lander._table, []
+
+    async def deleted(topic: Any) -> Any:
+        table = await real(topic)
+        looks.append(topic)
+        if len(looks) == 2:
+            await broker.replica.propose(DeleteTopic(topic_id))
+            await pipeline.replica.catch_up()
+        return table
+
+    monkeypatch.setattr(pipeline.lander, "_table", deleted)
+    assert await pipeline.driver.round([topic_id]) == set()
+    assert len(looks) == 2 and not [one for one in caplog.records if one.exc_info]
     await pipeline.stop()
     await broker.stop()
 
