@@ -154,7 +154,7 @@ class Known:
 
 
 def verified(cluster: Cluster, topic: str, provable: bool = True) -> None:
-    """`lakestream verify` finds nothing wrong with the topic; where that cannot be proven it may say so, and only so."""
+    """`lakestream verify` finds nothing wrong; where that cannot be proven it may say so, and only so."""
     asked = [sys.executable, "-m", "lakestream.cli.main", "verify", topic, "--bootstrap", cluster.bootstrap]
     done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, timeout=120)
     findings = [line for line in done.stdout.splitlines()[2:] if provable or not line.startswith("unprovable:")]
