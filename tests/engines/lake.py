@@ -108,7 +108,7 @@ class Known:
     def expected(self) -> list[Row]:
         return [self.rows[place] for place in sorted(self.rows)]
 
-    def check(self) -> None:
+    def check(self, provable: bool = True) -> None:
         """Consumers get exactly these records, and the checker finds nothing."""
         wanted = [row._replace(flags=0) for row in self.expected()]
         deadline = time.monotonic() + SEEN_S
@@ -118,7 +118,7 @@ class Known:
             found = self.replay()
         assert len(found) == len(wanted)
         assert found == wanted
-        verified(self.cluster, self.name)
+        verified(self.cluster, self.name, provable)
 
     def replay(self) -> list[Row]:
         """All partitions from offset 0 to the end, by librdkafka; offsets grow, and positions reach the end."""
@@ -153,8 +153,10 @@ class Known:
                 yield Row(partition, offset, message.timestamp()[1], message.key(), headers, 0, message.value())
 
 
-def verified(cluster: Cluster, topic: str) -> None:
-    """`lakestream verify` finds nothing wrong with the topic."""
+def verified(cluster: Cluster, topic: str, provable: bool = True) -> None:
+    """`lakestream verify` finds nothing wrong; where that cannot be proven it may say so, and only so."""
     asked = [sys.executable, "-m", "lakestream.cli.main", "verify", topic, "--bootstrap", cluster.bootstrap]
     done = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert done.returncode == 0, f"verify found something:\n{done.stdout}\n{done.stderr}"
+    findings = [line for line in done.stdout.splitlines()[2:] if provable or not line.startswith("unprovable:")]
+    accepted = done.returncode == 0 or (done.returncode == 1 and not findings)
+    assert accepted, f"verify found something:\n{done.stdout}\n{done.stderr}"

@@ -190,9 +190,10 @@ def test_t13_snapshots_are_expired_by_others_and_the_stream_goes_on(kind: type[E
     engine.expire(topic.name)
     assert len(engine.snapshots(topic.name)) == 1
     assert sorted(engine.rows(topic.name)) == topic.expected()
-    topic.check()
+    # T16: what the expired snapshots took away may not have been noted yet.
+    topic.check(provable=False)
     topic.produce(100)
-    topic.check()
+    topic.check(provable=False)
 
 
 @pytest.mark.parametrize("kind", [Spark], ids=["Spark"])

@@ -230,6 +230,42 @@ def test_a_table_whose_metadata_is_gone_is_an_error_of_its_own_only(
         assert httpx.delete(f"{tables}/lost").status_code == 204
 
 
+def test_a_method_that_is_not_there_is_told_which_are(client: httpx.Client) -> None:
+    answer = client.patch("/namespaces/a")
+    assert error(answer) == (405, "UnsupportedOperationException")
+    assert answer.headers["allow"] == "DELETE, GET, HEAD"
+
+
+def test_a_name_with_a_line_break_is_refused_in_the_catalogs_own_words(client: httpx.Client) -> None:
+    assert error(client.get("/namespaces/a%0Ab"))[0] == 400
+
+
+def test_tables_of_version_1_are_told_as_their_readers_want_them_staged_ones_too(client: httpx.Client) -> None:
+    for staged in (True, False):
+        body = {**TABLE, "stage-create": staged, "properties": {"format-version": "1"}}
+        told = client.post("/namespaces/a/tables", json=body).json()["metadata"]
+        assert told["schema"]["fields"] == SCHEMA["fields"] and told["partition-spec"] == []
+    told = client.get("/namespaces/a/tables/t", params={"snapshots": "refs"}).json()["metadata"]
+    assert told["schema"]["fields"] == SCHEMA["fields"]
+
+
+def test_a_table_made_by_a_commit_has_the_orders_of_one_made_at_once(client: httpx.Client) -> None:
+    field = {"transform": "identity", "source-id": 1, "direction": "asc", "null-order": "nulls-first"}
+    order = {"order-id": 1, "fields": [field]}
+    made = client.post("/namespaces/a/tables", json={**TABLE, "write-order": order}).json()["metadata"]
+    updates = [
+        {"action": "add-schema", "schema": SCHEMA}, {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": {"fields": []}}, {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": order}, {"action": "set-default-sort-order", "sort-order-id": -1},
+    ]  # fmt: skip
+    create = {"requirements": [{"type": "assert-create"}], "updates": updates}
+    staged = client.post("/namespaces/a/tables/staged", json=create).json()["metadata"]
+    assert staged["sort-orders"] == made["sort-orders"] and staged["default-sort-order-id"] == 1
+    unsorted = {"requirements": [{"type": "assert-create"}], "updates": updates[:4]}
+    plain = client.post("/namespaces/a/tables/plain", json=unsorted).json()["metadata"]
+    assert plain["sort-orders"] == [{"order-id": 0, "fields": []}] and plain["default-sort-order-id"] == 0
+
+
 def test_the_document_describes_every_endpoint(server: CatalogServer, client: httpx.Client) -> None:
     document = httpx.get(f"{server.uri}/openapi.json").json()
     assert document["servers"] == [{"url": "/iceberg"}]

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from lakestream.data.synced_files import Directories, holds_same_bytes, open_to_read, read_bytes, write_all
 from lakestream.errors import Exists, Missing, Rejected, Retry, Unknown
+from lakestream.model.catalog_names import canonical
 from lakestream.model.reasons import Reason
 
 T = TypeVar("T")
@@ -68,8 +69,7 @@ def open_table_store(root: str, **options: Any) -> DatedStore:
 
 def key_below(root: str, uri: str) -> str:
     """The part of a URI after the root. Raises Rejected if it leads elsewhere, however it is spelled."""
-    # Some writers say file:/a/b where others say file:///a/b.
-    plain = f"file://{uri[5:]}" if uri.startswith("file:/") and not uri.startswith("file://") else uri
+    plain = canonical(uri)
     key = plain[len(root) + 1 :]
     if not plain.startswith(f"{root}/") or not key or any(part in ("", ".", "..") for part in key.split("/")):
         raise Rejected(Reason.INVALID_REQUEST, f"{uri} does not lie in {root}")

@@ -9,7 +9,7 @@ from threading import Lock
 from lakestream.data.tables.store import DatedStore, TableStore, open_table_store
 from lakestream.errors import Rejected
 from lakestream.model.catalog import Catalog
-from lakestream.model.catalog_names import root_of
+from lakestream.model.catalog_names import canonical, root_of
 from lakestream.model.reasons import Reason
 
 OPEN_MAX = 4096
@@ -100,9 +100,10 @@ class WiderStore:
             self._of(uri).delete([uri])
 
     def _of(self, uri: str) -> DatedStore:
-        if uri.startswith(f"{self.root}/"):
+        plain = canonical(uri)
+        if plain.startswith(f"{self.root}/"):
             return self._own
-        above = _above(uri)
+        above = _above(plain)
         for folder in above:
             if folder in self._stores:
                 return self._stores[folder]
