@@ -231,7 +231,7 @@ def test_the_pages_python_runs(cluster: Cluster) -> None:
     topic = Known(cluster, "orders", **FRESHNESS)
     topic.produce(COUNT)
     [code] = blocks("PyIceberg and Polars", "python")
-    exec(code.replace("127.0.0.1:8080", cluster.http[0]), {})
+    exec(code.replace("127.0.0.1:8181", cluster.http[0]), {})
     topic.forget(0, [17])
     topic.check()
 
@@ -253,7 +253,7 @@ def test_the_pages_sql_runs(kind: type[Engine], use: Use, cluster: Cluster) -> N
 
 def test_the_pages_settings_are_those_of_the_tests() -> None:
     [spark], [trino], [duckdb, *_] = blocks("Spark", ""), blocks("Trino", ""), blocks("DuckDB", "sql")
-    program, uri = (PROGRAMS / "spark_sql.py").read_text(), "http://127.0.0.1:8080/iceberg"
+    program, uri = (PROGRAMS / "spark_sql.py").read_text(), "http://127.0.0.1:8181/iceberg"
     for name, value in (line.split() for line in spark.strip().split("\n")[1:-2]):
         assert f'"{name}": "{value}"' in program
     told = trino.replace(uri, "{uri}").strip().split("\n")
