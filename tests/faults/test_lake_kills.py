@@ -61,7 +61,8 @@ def test_twenty_kills_of_the_pipeline_under_load_leave_nothing_for_verify_to_fin
             create_topic(cluster.bootstrap, topic, PARTITIONS, lakestream_table_freshness_ms="700")
         await_pipeline(cluster)
         ledgers = [Ledger("killed", PARTITIONS), Ledger("beside", PARTITIONS)]
-        with producing(cluster.kafka, ledgers[0], payload=200), producing(cluster.kafka, ledgers[1], payload=200):
+        load = {"burst": 5, "payload": 200}
+        with producing(cluster.kafka, ledgers[0], **load), producing(cluster.kafka, ledgers[1], **load):
             for kill in range(KILLS):
                 seen = starts(cluster)
                 kill_pipeline(cluster)
