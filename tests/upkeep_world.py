@@ -66,7 +66,8 @@ class Broker:
         self.log = MemoryLog(world.store)
         self.replica = Replica(self.log, world.wal, world.clock, member)
         self.cache = Cache(1 << 20)
-        self.appender = Appender(self.replica, world.wal, self.cache, world.clock, AppendLimits())
+        # Where time stands still nothing may be waited for.
+        self.appender = Appender(self.replica, world.wal, self.cache, world.clock, AppendLimits(gather_s=0.0))
         self.rules = Rules(self.replica, {})
         self.mover = Mover(self.replica, world.wal, self.rules.of, limits)
         self.collector = Collector(self.replica, self.log, world.wal, self.cache, GRACE_MS)

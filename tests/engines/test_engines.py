@@ -80,7 +80,7 @@ def use(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def needs_environment(kind: type[Engine]) -> None:
     """Skips where the environment was not built, and fails in CI, which builds them all."""
     name = kind.name.lower()
-    if name in build.names() and build.folder(name) is None:
+    if name in build.ENGINES and build.folder(name) is None:
         missing = pytest.fail if "CI" in os.environ else pytest.skip
         missing(f"needs the environment of {kind.name}: run `make environments`")
 
