@@ -56,7 +56,7 @@ class Follower(threading.Thread):
 
     async def _follow(self) -> None:
         self._loop, self._ends = asyncio.get_running_loop(), asyncio.Event()
-        log = await SocketLog.open(_socket_of(self._broker.broker_pid))
+        log = await SocketLog.open(_socket_of(self._broker.pipeline_pid))
         replica = Replica(log, FolderWal(self._broker.data), SystemClock(), FOLLOWER)
         await replica.start()
         replica.on_fold.append(lambda: self._look(replica))
@@ -77,7 +77,7 @@ class Follower(threading.Thread):
 
 
 def _socket_of(pid: int) -> str:
-    """Where the owner of the command log listens, as the broker was told."""
+    """Where the owner of the command log listens, as the pipeline was told."""
     words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     told = next(word for word in words if word.startswith(f"{CHILD_VARIABLE}="))
     metadata: str = json.loads(told.partition("=")[2])["metadata"]

@@ -60,9 +60,15 @@ class Lakestream:
         return self._child("broker")
 
     @property
-    def owner_pid(self) -> int:
-        """The process that owns the command log, where there is one beside the broker."""
-        return self._child("lakestream.metadata.stores.owner")
+    def pipeline_pid(self) -> int:
+        return self._child("pipeline")
+
+    @property
+    def serving_pids(self) -> list[int]:
+        """The broker, and the owner of the command log where that is a process beside it."""
+        with contextlib.suppress(ProcessLookupError):
+            return [self.broker_pid, self._child("lakestream.metadata.stores.owner")]
+        return [self.broker_pid]
 
     def _child(self, word: str) -> int:
         for pid in descendants(self.supervisor_pid):
@@ -123,7 +129,7 @@ class Lakestream:
 
     def pin_brokers(self) -> None:
         """The broker and the owner of its log to the brokers' core, as the other yards' are."""
-        for pid in (self.broker_pid, self.owner_pid):
+        for pid in self.serving_pids:
             pin(pid, BROKER_CORE)
 
     def stop(self) -> None:
