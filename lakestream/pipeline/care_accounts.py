@@ -1,7 +1,8 @@
 """Accounting: what others' snapshots took from a table or changed in it is noted in the state before they expire (T16).
 
-Each of their snapshots is compared with the one before it: the rows of all files that differ are counted and hashed on
-both sides, by partition. What is missing after is removed; a row that is another one counts as no row less, and as the
+Their snapshots, as many as follow one another, are compared with the one before them: one commit may be several, first
+taking rows away and then bringing them back changed. The rows of all files that differ are counted and hashed on both
+sides, by partition. What is missing after is removed; a row that is another one counts as no row less, and as the
 difference of the two hashes. Rewrites cancel out. Where a snapshot is gone before we came, that is noted instead.
 """
 
@@ -35,8 +36,17 @@ class Open:
     heads: Sequence[SnapshotHead]
     complete: bool
 
-    def others(self, metadata: TableMetadata) -> list[SnapshotHead]:
-        return [head for head in self.heads if not is_ours(metadata.summary(head.snapshot_id))]
+    def others(self, metadata: TableMetadata) -> list[tuple[int | None, SnapshotHead]]:
+        """Of each run of others' snapshots: the one before it, and its last."""
+        found: list[tuple[int | None, SnapshotHead]] = []
+        for head in self.heads:
+            if is_ours(metadata.summary(head.snapshot_id)):
+                continue
+            if found and found[-1][1].snapshot_id == head.parent_snapshot_id:
+                found[-1] = (found[-1][0], head)
+            else:
+                found.append((head.parent_snapshot_id, head))
+        return found
 
 
 def open_accounts(metadata: TableMetadata, accounted: int) -> Open:
@@ -69,7 +79,7 @@ class Accounts:
         return not waiting.complete or bool(waiting.others(table.metadata))
 
     async def settle(self, topic_id: bytes, progress: Progress) -> Result:
-        """Account for all snapshots there are, one after the other."""
+        """Account for all snapshots there are, one run after the other."""
         result = Result()
         table = await self._lander.table_of(topic_id)
         if isinstance(table, Failed):
@@ -78,8 +88,8 @@ class Accounts:
         landing = self._replica.state.catalog.landings[topic_id]
         waiting = open_accounts(metadata, landing.accounted)
         unproven = not waiting.complete
-        for head in waiting.others(metadata):
-            removed, sure = await self._judge(table, head, progress)
+        for parent, head in waiting.others(metadata):
+            removed, sure = await self._judge(table, parent, head, progress)
             await self._note(topic_id, head.sequence_number, removed, unproven=unproven or not sure)
             unproven = False
             result.count(snapshots=1, rows_removed=sum(one.records for one in removed))
@@ -87,9 +97,10 @@ class Accounts:
             await self._note(topic_id, waiting.heads[-1].sequence_number, [], unproven=True)
         return result
 
-    async def _judge(self, table: Table, head: SnapshotHead, progress: Progress) -> tuple[list[LandedRange], bool]:
-        """What one snapshot did, and whether that is sure."""
-        parent = head.parent_snapshot_id
+    async def _judge(
+        self, table: Table, parent: int | None, head: SnapshotHead, progress: Progress
+    ) -> tuple[list[LandedRange], bool]:
+        """What the snapshots from `parent` to `head` did, and whether that is sure."""
         if parent is not None and table.metadata.snapshot(parent) is None:
             return [], False
         off, committer = self._lander.off, self._lander.committer

@@ -92,7 +92,7 @@ async def foreign_delete(world: CareWorld, topic: str, file: str) -> None:
 
 
 async def foreign_commit(world: CareWorld, topic: str, file: str, new: Sequence[NewFile], operation: str) -> None:
-    """What another engine does: a snapshot of its own with other files in the place of one, through a broker."""
+    """What another engine does: a snapshot with other files in the place of one (or of none), through a broker."""
     key = ("streams", topic)
     await world.broker.replica.catch_up()
     found = world.broker.replica.state.catalog.tables[key]
@@ -100,8 +100,9 @@ async def foreign_commit(world: CareWorld, topic: str, file: str, new: Sequence[
     table = committer.load(found.location)
     assert table.metadata.current_snapshot_id is not None
     now_ms = table.metadata.value("last-updated-ms")
+    removed = frozenset([file] if file else [])
     commit = committer.rewrite(
-        table, table.metadata.current_snapshot_id, frozenset([file]), new, now_ms=now_ms, operation=operation
+        table, table.metadata.current_snapshot_id, removed, new, now_ms=now_ms, operation=operation
     )
     change = TableChange(*key, found.uuid, found.location, commit.table.metadata_location)
     assert await world.broker.replica.propose(CommitTables([change])) == 1

@@ -68,6 +68,7 @@ class Trino(Sql):
         )
         try:
             eventually(self._started, "Trino does not start", START_S)
+            eventually(self._has_nodes, "Trino does not find itself", START_S)
         except BaseException:
             self.close()
             raise
@@ -76,6 +77,13 @@ class Trino(Sql):
         said = self._log.read_text(errors="replace")
         assert self._process.poll() is None, f"Trino ended:\n{said[-5000:]}"
         return "SERVER STARTED" in said
+
+    def _has_nodes(self) -> bool:
+        """Right after its start the server is no node of its own cluster yet."""
+        try:
+            return bool(self.run("SELECT 1 FROM lake.information_schema.schemata LIMIT 1"))
+        except EngineError:
+            return False
 
     def run(self, statement: str) -> list[list[Any]]:
         answer = self._client.post(self._url, content=statement).json()
