@@ -37,6 +37,10 @@ PROPERTIES: Mapping[str, str] = {
     "write.delete.isolation-level": "snapshot",
     "write.update.isolation-level": "snapshot",
     "write.merge.isolation-level": "snapshot",
+    # Landings come every few seconds, or faster: who loses a race against one tries again, soon and often enough.
+    "commit.retry.num-retries": "30",
+    "commit.retry.min-wait-ms": "50",
+    "commit.retry.max-wait-ms": "1000",
     # T11.
     "history.expire.max-snapshot-age-ms": str(SNAPSHOT_AGE_MS),
     "history.expire.min-snapshots-to-keep": "1",
