@@ -109,7 +109,7 @@ class ProduceApi:
         self._rules = rules
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
-        self._late: dict[Connection, deque[tuple[ProduceCall, ParsedProduce]]] = {}
+        self._late: dict[Connection, deque[tuple[ProduceCall, ParsedProduce, bool]]] = {}
         """Requests that wait, until we are current or their bodies are checked, and all that came behind them."""
         self._checks = ThreadPoolExecutor(CHECK_THREADS, "produce-check")
         self._runs = RunFinder()
@@ -123,7 +123,7 @@ class ProduceApi:
         try:
             checked = self._checked(call, request, None)
         except _LargeBody:
-            self._later(call, request)
+            self._later(call, request, large=True)
         else:
             self._take(call, request, checked)
 
@@ -176,14 +176,17 @@ class ProduceApi:
             raise
         return stop
 
-    def _later(self, call: ProduceCall, request: ParsedProduce) -> None:
-        """A request that cannot be taken up at once; those of its connection that come behind it wait too (L16)."""
+    def _later(self, call: ProduceCall, request: ParsedProduce, large: bool = False) -> None:
+        """A request that cannot be taken up at once; those of its connection that come behind it wait too (L16).
+
+        `large`: it was found to have a large body.
+        """
         connection = call.connection
         waiting = self._late.get(connection)
         if waiting is not None:
-            waiting.append((call, request))
+            waiting.append((call, request, large))
             return
-        self._late[connection] = deque([(call, request)])
+        self._late[connection] = deque([(call, request, large)])
         task = asyncio.create_task(self._take_late(connection), name="late-produce")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -197,11 +200,11 @@ class ProduceApi:
         waiting = self._late[connection]
         try:
             while waiting:
-                call, request = waiting[0]
+                call, request, large = waiting[0]
                 try:
                     if not self._knows(request):
                         await self._replica.catch_up()
-                    self._take(call, request, await self._checked_late(call, request))
+                    self._take(call, request, await self._checked_late(call, request, large))
                 except Retry:
                     connection.abort()
                     call.release()
@@ -213,12 +216,16 @@ class ProduceApi:
         finally:
             del self._late[connection]
 
-    async def _checked_late(self, call: ProduceCall, request: ParsedProduce) -> list[BatchInfo | Rejected]:
-        try:
-            return self._checked(call, request, None)
-        except _LargeBody:
-            large = await asyncio.get_running_loop().run_in_executor(self._checks, _check_bodies, call, request)
-            return self._checked(call, request, large)
+    async def _checked_late(
+        self, call: ProduceCall, request: ParsedProduce, large: bool
+    ) -> list[BatchInfo | Rejected]:
+        if not large:
+            try:
+                return self._checked(call, request, None)
+            except _LargeBody:
+                pass
+        bodies = await asyncio.get_running_loop().run_in_executor(self._checks, _check_bodies, call, request)
+        return self._checked(call, request, bodies)
 
     def _checked(
         self, call: ProduceCall, request: ParsedProduce, large: dict[int, BatchInfo | Rejected] | None
