@@ -17,12 +17,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from lakestream.data.nursery import NAMES, Nursery
 from lakestream.data.synced_files import (
     Descriptor,
     Directories,
     FreshPages,
-    holds_same_bytes,
     is_linked,
+    is_synced_copy,
+    link_synced,
     open_to_read,
     read_range,
     read_without_waiting,
@@ -63,6 +65,7 @@ class FolderWal:
         self._directories = Directories(self._root)
         self._sweep_temporaries()
         self._nameless = nameless and self._knows_nameless_files()
+        self._nursery = Nursery(self._root / TEMPORARY)
         self._temporary_numbers = itertools.count()
         self._writers = ThreadPoolExecutor(writers, "wal-write")
         self._readers = ThreadPoolExecutor(readers, "wal-read")
@@ -108,6 +111,7 @@ class FolderWal:
     async def close(self) -> None:
         for pool in (self._writers, self._readers):
             await asyncio.to_thread(pool.shutdown)
+        self._nursery.close()
         self._opened.clear()
         self._directories.clear()
 
@@ -138,21 +142,16 @@ class FolderWal:
         raise Retry(f"{key} cannot be written: its directory keeps vanishing")
 
     def _write_and_link(self, directory: int, name: str, parts: Sequence[Buffer]) -> bool:
-        with self._unlinked_file(directory) as (file, path):
+        with self._unlinked_file() as (file, path):
             write_all(file, parts)
-            os.fdatasync(file)
-            try:
-                os.link(path, name, dst_dir_fd=directory, follow_symlinks=self._nameless)
-            except FileExistsError:
-                return False
-            return True
+            return link_synced(file, path, directory, name, nameless=self._nameless)
 
     @contextmanager
-    def _unlinked_file(self, directory: int) -> Iterator[tuple[int, str]]:
+    def _unlinked_file(self) -> Iterator[tuple[int, str]]:
         """A new file and the path to link it from; what was not linked is gone afterwards."""
         path = ""
         if self._nameless:
-            file = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=directory)
+            file = self._nursery.make()
         else:
             path = str(self._root / TEMPORARY / f"{os.getpid()}-{id(self)}-{next(self._temporary_numbers)}")
             file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
@@ -170,7 +169,7 @@ class FolderWal:
 
     def _is_same(self, key: str, parts: Sequence[Buffer]) -> bool:
         try:
-            return holds_same_bytes(open_to_read(self._root / key), parts)
+            return is_synced_copy(open_to_read(self._root / key), parts)
         except FileNotFoundError:
             raise Retry(f"{key} was there and was deleted meanwhile") from None
 
@@ -192,6 +191,9 @@ class FolderWal:
         temporaries.mkdir(exist_ok=True)
         for path in temporaries.iterdir():
             with suppress(OSError):
+                if path.name.startswith(NAMES):
+                    path.rmdir()  # whoever still needs it makes another one
+                    continue
                 file = Descriptor(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
                 fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from lakestream.errors import Unknown
 from lakestream.interfaces import Buffer
 
 MAX_PARTS_A_WRITE = 1024
@@ -112,6 +113,34 @@ def holds_same_bytes(file: Descriptor, parts: Sequence[Buffer]) -> bool:
                 return False
             at += len(piece)
     return True
+
+
+def link_synced(file: int, path: str, directory: int, name: str, *, nameless: bool) -> bool:
+    """Give a written file its name, or say that the name is taken; the directory's sync is left to the caller.
+
+    The bytes go first, so that a name never stands for less than the whole. The second sync is for ext4 without a
+    journal: a directory's sync leaves the file's count of links as it was, and a file without links counts as deleted
+    when the disk is checked after a power cut. With a journal it takes the place of the directory's sync, which then
+    finds nothing left to do. Raises Unknown if the file has its name, but may lose it.
+    """
+    os.fdatasync(file)
+    try:
+        os.link(path, name, dst_dir_fd=directory, follow_symlinks=nameless)
+    except FileExistsError:
+        return False
+    try:
+        os.fsync(file)
+    except OSError as error:
+        raise Unknown(f"{name} is written, but {error}") from error
+    return True
+
+
+def is_synced_copy(file: Descriptor, parts: Sequence[Buffer]) -> bool:
+    """Whether a file that somebody else linked holds the parts. It is synced then: its maker may not be done yet."""
+    same = holds_same_bytes(file, parts)
+    if same:
+        os.fsync(file.number)
+    return same
 
 
 def make_durable_directory(path: Path, top: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from lakestream.data.synced_files import Directories, holds_same_bytes, open_to_read, read_bytes, write_all
+from lakestream.data.synced_files import Directories, is_synced_copy, link_synced, open_to_read, read_bytes, write_all
 from lakestream.errors import Exists, Missing, Rejected, Retry, Unknown
 from lakestream.model.catalog_names import canonical
 from lakestream.model.reasons import Reason
@@ -109,7 +109,7 @@ class FolderTableStore:
         else:
             raise Retry(f"{uri} cannot be written: its directory keeps vanishing")
         try:
-            if not placed and not holds_same_bytes(open_to_read(self._root / directory / name), [data]):
+            if not placed and not is_synced_copy(open_to_read(self._root / directory / name), [data]):
                 raise Exists(f"{uri} exists with other content")
             os.fsync(place.number)
         except OSError as error:
@@ -161,13 +161,9 @@ def _write_and_link(directory: int, name: str, data: bytes) -> bool:
     file = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=directory)
     try:
         write_all(file, [data])
-        os.fdatasync(file)
-        os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=directory, follow_symlinks=True)
-    except FileExistsError:
-        return False
+        return link_synced(file, f"/proc/self/fd/{file}", directory, name, nameless=True)
     finally:
         os.close(file)
-    return True
 
 
 class ObjectTableStore:
