@@ -163,10 +163,11 @@ def tail(job: Job) -> Job:
 
 
 def tiny(job: Job) -> Job:
-    """One record a request, a window of requests on each of some connections."""
+    """One batch a request, of one record unless asked otherwise; a window of requests on each of some connections."""
     host, _, port = job["bootstrap"].rpartition(":")
+    shape = (job["size"], job["window"], job.get("records", 1))
     pipelines = [
-        pipelined.Pipeline((host, int(port)), job["topic"], number % job["partitions"], job["size"], job["window"])
+        pipelined.Pipeline((host, int(port)), job["topic"], number % job["partitions"], *shape)
         for number in range(job["connections"])
     ]
     meter = Meter(job["pids"])

@@ -10,9 +10,9 @@ PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 9, 4, 9
 CLIENT_ID = b"bench"
 
 
-def produce_frame(topic: str, partition: int, value: bytes, correlation: int) -> bytes:
-    """Produce v9 of one record, acks=all, not idempotent, with its length in front."""
-    batch = encode_batch([Record(value=value, timestamp=1_700_000_000_000)])
+def produce_frame(topic: str, partition: int, value: bytes, correlation: int, records: int = 1) -> bytes:
+    """Produce v9 of one batch of equal records, acks=all, not idempotent, with its length in front."""
+    batch = encode_batch([Record(value=value, timestamp=1_700_000_000_000, offset=at) for at in range(records)])
     name = topic.encode()
     body = (
         b"\0"  # no transactional id

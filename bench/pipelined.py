@@ -1,4 +1,4 @@
-"""A load generator for one small record a request: prebuilt frames, a fixed window outstanding on each connection.
+"""A load generator that costs next to nothing: prebuilt frames, a fixed window outstanding on each connection.
 
 All frames of a connection are alike but for the correlation id, and so are all good answers: a window is sent by
 slicing one buffer, and answers are checked many at a time. So the client's core is never the first to be full.
@@ -19,8 +19,10 @@ RECEIVE_BYTES = 1 << 18
 class Pipeline:
     """One connection that always has `window` requests outstanding."""
 
-    def __init__(self, address: tuple[str, int], topic: str, partition: int, size: int, window: int) -> None:
-        frames = [produce_frame(topic, partition, b"x" * size, number) for number in range(window)]
+    def __init__(
+        self, address: tuple[str, int], topic: str, partition: int, size: int, window: int, records: int
+    ) -> None:
+        frames = [produce_frame(topic, partition, b"x" * size, number, records) for number in range(window)]
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(frames[0])

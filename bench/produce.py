@@ -2,15 +2,19 @@
 
 Ours syncs before each acknowledgement. Kafka is measured both ways: with its default, which never syncs, and with a
 sync on each append. Beside them the client's own limit: its rate where nothing is stored and all is acknowledged at
-once. No broker can be faster than that with this client on one core.
+once. No broker can be faster than that with this client on one core. So small records are sent once more by a
+generator that has its requests ready: what the brokers themselves can take.
 """
 
 from bench.figures import Figure, at_least, at_most
 from bench.yard import PARTITIONS, Broker, Result, Yard, foreign
 
+READY = {"size": 100, "records": 1000, "connections": PARTITIONS, "window": 4}
+"""Requests of 100 KB, about what librdkafka makes of such records."""
+
 
 def measure(yard: Yard) -> list[Figure]:
-    return [figure for size in (1000, 100) for figure in _sized(yard, size)]
+    return [figure for size in (1000, 100) for figure in _sized(yard, size)] + _ready(yard)
 
 
 def _sized(yard: Yard, size: int) -> list[Figure]:
@@ -52,6 +56,34 @@ def _sized(yard: Yard, size: int) -> list[Figure]:
         ),
         limit,
     ]  # fmt: skip
+
+
+def _ready(yard: Yard) -> list[Figure]:
+    ours: list[Result] = []
+    lazy: list[Result] = []
+    synced: list[Result] = []
+    for _ in range(yard.rounds):
+        ours.append(_run_ready(yard, yard.ours))
+        if yard.kafka is not None:
+            lazy.append(_run_ready(yard, yard.kafka))
+            synced.append(_run_ready(yard, yard.kafka, synced=True))
+    name, note = "produce 100 B, ready requests", foreign(ours + lazy + synced)
+    rate, cost = [_rate(one) for one in ours], [_cost(one) for one in ours]
+    beside = {"base_name": "Kafka without sync", "note": note}
+    return [
+        Figure(name=f"{name}, CPU/GB", unit="s", ours=cost, base=[_cost(one) for one in lazy], **beside),
+        Figure(name=f"{name}, rate", unit="MB/s", ours=rate, base=[_rate(one) for one in lazy], **beside),
+        Figure(
+            name=f"{name}, rate", unit="MB/s", ours=rate, base_name="Kafka with sync",
+            base=[_rate(one) for one in synced], note=note,
+        ),
+    ]  # fmt: skip
+
+
+def _run_ready(yard: Yard, broker: Broker, *, synced: bool = False) -> Result:
+    topic = yard.topic(broker, synced=synced)
+    result = yard.client(broker, "tiny", topic=topic, partitions=PARTITIONS, seconds=yard.seconds, **READY)
+    return {**result, "bytes": result["requests"] * READY["records"] * READY["size"]}
 
 
 def _run(yard: Yard, broker: Broker, size: int, *, synced: bool = False) -> Result:
