@@ -20,6 +20,7 @@ HEADER_SIZE = 61
 PREFIX_SIZE = 12
 """baseOffset and batchLength: what batchLength itself does not count."""
 MAGIC = 2
+MAGIC_POSITION = 16
 CRC_POSITION = 17
 CHECKED_POSITION = 21
 """Where the attributes begin, and with them what the CRC covers."""
@@ -52,12 +53,14 @@ class Fault(IntEnum):
 
     CORRUPT = 101
     """The bytes are not what the producer sent, or no batch at all: CRC, length, compressed body."""
-    UNSUPPORTED_MAGIC = 102
+    NOT_ONE_BATCH = 102
+    """Nothing, a part of one, several, or one of an old format."""
     INVALID_RECORD = 103
     """The bytes arrived as sent, but header and records contradict each other or the rules for producers."""
     UNSUPPORTED_COMPRESSION = 104
     TOO_LARGE = 105
     INVALID_TIMESTAMP = 106
+    INVALID_EPOCH = 107
 
 
 class BatchInfo:
@@ -122,12 +125,17 @@ def split(view: memoryview) -> list[tuple[int, int]]:
     while start < end:
         if end - start < HEADER_SIZE:
             raise Rejected(Fault.CORRUPT, f"{end - start} bytes cannot hold a batch header")
-        length = int(_INT32.unpack_from(view, start + 8)[0]) + PREFIX_SIZE
+        length = length_of(view, start)
         if length < HEADER_SIZE or length > end - start:
             raise Rejected(Fault.CORRUPT, f"a batch of {length} bytes in the {end - start} that are left")
         batches.append((start, length))
         start += length
     return batches
+
+
+def length_of(view: memoryview, start: int) -> int:
+    """How long the batch at `start` says it is, all in all."""
+    return int(_INT32.unpack_from(view, start + 8)[0]) + PREFIX_SIZE
 
 
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: int) -> None:

@@ -14,6 +14,8 @@ from lakestream.model.pointers import address_of
 _unpack_header = batch.HEADER.unpack_from
 _check_records = kernels.check_records
 _iscsi = crc32.iscsi
+_LEAST_SIZE = PREFIX_SIZE + 14
+"""Of a message of the oldest format."""
 _NOT_FOR_PRODUCERS = batch.LOG_APPEND_TIME | batch.CONTROL | batch.DELETE_HORIZON
 
 
@@ -23,17 +25,15 @@ def check_batch(view: memoryview, start: int, length: int, address: int, max_dec
     A wrong maxTimestamp is corrected in place, as Kafka does: Sarama's producers left it at -1 for years.
     """
     if length < HEADER_SIZE or start + length > len(view):
-        raise Rejected(Fault.CORRUPT, f"{length} bytes cannot hold a batch, or are not all there")
+        raise _no_batch(view, start, length)
     (
-        _, batch_length, _, magic, crc, attributes, last_delta, base_timestamp, max_timestamp, producer_id, epoch,
-        sequence, count,
+        base_offset, batch_length, _, magic, crc, attributes, last_delta, base_timestamp, max_timestamp, producer_id,
+        epoch, sequence, count,
     ) = _unpack_header(view, start)  # fmt: skip
-    if magic != MAGIC:
-        raise Rejected(Fault.UNSUPPORTED_MAGIC, f"record format {magic}; only format {MAGIC} is taken")
-    if batch_length != length - PREFIX_SIZE:
-        several = HEADER_SIZE - PREFIX_SIZE <= batch_length < length - PREFIX_SIZE
-        fault = Fault.INVALID_RECORD if several else Fault.CORRUPT
-        raise Rejected(fault, f"one batch was expected: it says {batch_length} bytes of {length - PREFIX_SIZE}")
+    if magic != MAGIC or batch_length != length - PREFIX_SIZE:
+        raise _no_batch(view, start, length)
+    if base_offset:
+        raise Rejected(Fault.INVALID_RECORD, f"the base offset is {base_offset}: a producer leaves it at 0")
     if crc != _iscsi(view[start + CHECKED_POSITION : start + length]):
         raise Rejected(Fault.CORRUPT, "CRC mismatch")
     if attributes & _NOT_FOR_PRODUCERS:
@@ -41,7 +41,8 @@ def check_batch(view: memoryview, start: int, length: int, address: int, max_dec
     if count < 1 or last_delta != count - 1:
         raise Rejected(Fault.INVALID_RECORD, f"{count} records with a last offset delta of {last_delta}")
     if producer_id >= 0 and (sequence < 0 or epoch < 0):
-        raise Rejected(Fault.INVALID_RECORD, f"producer {producer_id} with epoch {epoch}, sequence {sequence}")
+        fault = Fault.INVALID_EPOCH if epoch < 0 else Fault.INVALID_RECORD
+        raise Rejected(fault, f"producer {producer_id} with epoch {epoch}, sequence {sequence}")
     if attributes & CODEC_MASK:
         body = decompress(attributes & CODEC_MASK, view[start + HEADER_SIZE : start + length], max_decompressed)
         wrong, least, greatest = _check_records(address_of(body), len(body), count, base_timestamp)
@@ -56,6 +57,18 @@ def check_batch(view: memoryview, start: int, length: int, address: int, max_dec
             raise Rejected(Fault.INVALID_RECORD, f"maxTimestamp is {max_timestamp}, the records' is {greatest}")
         batch.restamp_max_timestamp(view, start, length, greatest)
     return BatchInfo(count, length, attributes, least, greatest, producer_id, epoch, sequence)
+
+
+def _no_batch(view: memoryview, start: int, length: int) -> Rejected:
+    """What is wrong with the frame of a batch, told as Kafka does: sizes and formats that cannot be are corruption."""
+    length = min(length, len(view) - start)
+    size = batch.length_of(view, start) if length >= PREFIX_SIZE else _LEAST_SIZE
+    magic = view[start + batch.MAGIC_POSITION] if length > batch.MAGIC_POSITION else MAGIC
+    if size < _LEAST_SIZE or magic > MAGIC or (magic == MAGIC and size < HEADER_SIZE and size <= length):
+        return Rejected(Fault.CORRUPT, f"a batch of {size} bytes in record format {magic}")
+    if magic != MAGIC:
+        return Rejected(Fault.NOT_ONE_BATCH, f"record format {magic}; only format {MAGIC} is taken")
+    return Rejected(Fault.NOT_ONE_BATCH, f"one whole batch was expected: it says {size} bytes of {length}")
 
 
 def _refuse_attributes(attributes: int) -> None:

@@ -170,7 +170,8 @@ def _batch(start: int, length: int, earliest: int, latest: int, row: int) -> boo
     sequence = big32(start + 53)
     max_timestamp = big64(start + 35)
     if (
-        load(start + 16) != MAGIC
+        big64(start) != 0
+        or load(start + 16) != MAGIC
         or big32(start + 8) != length - PREFIX_SIZE
         or big16(start + 21) != 0
         or count < 1

@@ -115,7 +115,7 @@ def test_produce_responses_are_those_of_the_codec(version: int, shape: tuple[int
             (rng.randbytes(16) if version >= 13 else f"topic-{t}" * rng.choice([1, 30]), [
                 hot_answers.Produced(
                     p, rng.choice([0, -1, 3]), rng.randrange(1 << 62), rng.choice([-1, 5]), rng.randrange(9),
-                    rng.choice([None, None, "", "no", "x" * 200]),
+                    rng.choice([None, None, "", "no", "x" * 200]), tuple(rng.sample(range(9), rng.choice([0, 0, 2]))),
                 )
                 for p in range(shape[1])
             ])
@@ -129,7 +129,10 @@ def test_produce_responses_are_those_of_the_codec(version: int, shape: tuple[int
                     produce.PartitionProduceResponse(
                         index=p.partition, error_code=p.error_code, base_offset=p.base_offset,
                         log_append_time_ms=p.log_append_time_ms, log_start_offset=p.log_start_offset,
-                        error_message=p.error_message,
+                        error_message=p.error_message, record_errors=[
+                            produce.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=p.error_message)
+                            for at in p.bad_records
+                        ],
                     )
                     for p in partitions
                 ])

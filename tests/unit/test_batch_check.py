@@ -113,24 +113,29 @@ def test_a_wrong_max_timestamp_that_cannot_be_corrected_is_refused() -> None:
 def test_a_flipped_bit_anywhere_under_the_crc_is_refused(position: int) -> None:
     data = bytearray(encode_batch(RECORDS))
     data[position] ^= 0x10
-    assert refused(data) in (Fault.CORRUPT, Fault.UNSUPPORTED_MAGIC)
+    assert refused(data) in (Fault.CORRUPT, Fault.NOT_ONE_BATCH)
 
 
 @pytest.mark.parametrize("magic", [-1, 0, 1, 3])
-def test_another_record_format_is_refused(magic: int) -> None:
-    assert refused(patched(16, ">b", magic)) == Fault.UNSUPPORTED_MAGIC
+def test_another_record_format_is_refused_and_one_that_kafka_never_had_is_corruption(magic: int) -> None:
+    assert refused(patched(16, ">b", magic)) == (Fault.NOT_ONE_BATCH if magic in (0, 1) else Fault.CORRUPT)
+
+
+@pytest.mark.parametrize("base_offset", [-1, 1, 2**40])
+def test_offsets_that_a_producer_chose_itself_are_refused(base_offset: int) -> None:
+    assert refused(patched(0, ">q", base_offset)) == Fault.INVALID_RECORD
 
 
 @pytest.mark.parametrize("difference", [-1, 1, 1000, -1000])
 def test_a_batch_length_that_disagrees_is_refused(difference: int) -> None:
     data = bytearray(encode_batch(RECORDS))
     struct.pack_into(">i", data, 8, len(data) - 12 + difference)
-    assert refused(data) == (Fault.CORRUPT if difference > 0 or difference < -100 else Fault.INVALID_RECORD)
+    assert refused(data) == (Fault.CORRUPT if difference < -100 else Fault.NOT_ONE_BATCH)
 
 
 @pytest.mark.parametrize("length", [0, 11, 12, 60])
 def test_what_is_too_short_for_a_header_is_refused(length: int) -> None:
-    assert refused(encode_batch(RECORDS)[:length]) == Fault.CORRUPT
+    assert refused(encode_batch(RECORDS)[:length]) == Fault.NOT_ONE_BATCH
 
 
 def test_a_batch_that_runs_over_the_buffer_is_refused() -> None:
@@ -172,7 +177,7 @@ def test_an_unknown_codec_is_refused(codec: int) -> None:
 @pytest.mark.parametrize(("epoch", "sequence"), [(-1, 0), (0, -1), (-1, -1)])
 def test_a_producer_id_without_epoch_or_sequence_is_refused(epoch: int, sequence: int) -> None:
     data = encode_batch(RECORDS, producer_id=1, producer_epoch=epoch, base_sequence=sequence)
-    assert refused(data) == Fault.INVALID_RECORD
+    assert refused(data) == (Fault.INVALID_EPOCH if epoch < 0 else Fault.INVALID_RECORD)
 
 
 GOOD = b"\x0c\x00\x00\x00\x01\x01\x00"

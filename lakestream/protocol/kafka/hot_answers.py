@@ -23,6 +23,8 @@ class Produced(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    bad_records: tuple[int, ...] = ()
+    """Places in the batch of those for which it was refused; each gets the message."""
 
 
 def encode_produce_response(
@@ -31,8 +33,8 @@ def encode_produce_response(
     """A whole response frame, its length in front."""
     if len(topics) == 1:
         topic, partitions = topics[0]
-        if len(partitions) == 1 and partitions[0].error_message is None:
-            index, error, base, appended, start, _ = partitions[0]
+        if len(partitions) == 1 and partitions[0].error_message is None and not partitions[0].bad_records:
+            index, error, base, appended, start, *_ = partitions[0]
             return encode_one_produced(
                 version, correlation_id, topic, index, error, base, appended, start, throttle_time_ms
             )
@@ -102,7 +104,7 @@ def _encode_produce_response(
         for partition in partitions:
             out += pack(*partition[: 5 if with_start else 4])
             if version >= 8:
-                out += _count(0, flexible)
+                out += _bad_records(partition, flexible)
                 out += _text(partition.error_message, flexible)
             if flexible:
                 out.append(0)
@@ -112,6 +114,12 @@ def _encode_produce_response(
     if flexible:
         out.append(0)
     return bytes(end_frame(out, correlation_id))
+
+
+def _bad_records(partition: Produced, flexible: bool) -> bytes:
+    text = _text(partition.error_message, flexible) + (b"\0" if flexible else b"")
+    records = b"".join(_I32(place) + text for place in partition.bad_records)
+    return _count(len(partition.bad_records), flexible) + records
 
 
 class Fetched(NamedTuple):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.batch import NO_TIMESTAMP, BatchInfo, Fault, restamp_log_append_time
+from lakestream.model.batch import NO_TIMESTAMP, BatchInfo, Codec, Fault, restamp_log_append_time
 from lakestream.model.check import check_batch
+from lakestream.model.records import decode_columns
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
 from lakestream.protocol.kafka.calls import ProduceCall
@@ -36,6 +37,12 @@ INLINE_DECOMPRESSED_BYTES = 4 * 1024 * 1024
 """What is decompressed at once; the few that become larger go to a thread, since all others would wait for them."""
 CHECK_THREADS = 2
 THROTTLE_MS = 1000
+ZSTD_SINCE = 7
+"""The first version whose clients know zstd."""
+NAMED_RECORDS_MAX = 1000
+"""Of a batch that is refused for some of its records: so many are looked at, to name those."""
+IN_THE_LOG = (Fault.INVALID_RECORD, Fault.INVALID_TIMESTAMP, Fault.INVALID_EPOCH)
+"""What Kafka finds out only when it appends: then it tells where the log starts."""
 
 Name = str | bytes
 """A topic's name, or its id."""
@@ -218,7 +225,7 @@ class ProduceApi:
 
     async def _checked_late(
         self, call: ProduceCall, request: ParsedProduce, large: bool
-    ) -> list[BatchInfo | Rejected]:
+    ) -> list[BatchInfo | Produced]:
         if not large:
             try:
                 return self._checked(call, request, None)
@@ -229,21 +236,23 @@ class ProduceApi:
 
     def _checked(
         self, call: ProduceCall, request: ParsedProduce, large: dict[int, BatchInfo | Rejected] | None
-    ) -> list[BatchInfo | Rejected]:
-        """What each batch of the request is, or why it is refused, with Kafka's code.
+    ) -> list[BatchInfo | Produced]:
+        """What each batch of the request is, or what its partition is told of its refusal.
 
         Without `large`, which has what is known of all bodies by where they start, raises _LargeBody if one has to be
         decompressed elsewhere.
         """
-        found: list[BatchInfo | Rejected] = []
+        found: list[BatchInfo | Produced] = []
         for name, partitions in request.topics:
             topic = self._topic(name)
             for partition, start, length in partitions:
+                log_start = -1
                 try:
-                    rules = self._rules.of(self.stream(topic, partition, name).topic)
-                    found.append(self._check(call, request, rules, start, length, large))
+                    stream = self.stream(topic, partition, name)
+                    log_start = stream.start
+                    found.append(self._check(call, request, self._rules.of(stream.topic), start, length, large))
                 except Rejected as error:
-                    found.append(_bare(error))
+                    found.append(_refusal(partition, log_start, error))
         return found
 
     def _check(
@@ -264,24 +273,25 @@ class ProduceApi:
             except Rejected as error:
                 if error.reason == Fault.TOO_LARGE:
                     raise _LargeBody from None
-                raise Rejected(code_of(error.reason), str(error)) from None
+                raise
         else:
             known = large[start]
             if isinstance(known, Rejected):
-                raise Rejected(code_of(known.reason), str(known))
+                raise known
             info = known
-        if info.transactional or request.transactional_id is not None:
+        if info.transactional:
             raise Rejected(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+        if info.codec == Codec.ZSTD and call.version < ZSTD_SINCE:
+            text = f"zstd came with version {ZSTD_SINCE} of Produce"
+            raise Rejected(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
         if not (rules.log_append_time or rules.any_time):
-            self._check_time(rules, info.min_timestamp, info.max_timestamp)
+            now = self._clock.wall_ms()
+            if not _timely(rules, now, info.min_timestamp) or not _timely(rules, now, info.max_timestamp):
+                named = large is None or not info.codec
+                raise _BadTimes(_untimely(call.view[start : start + length], rules, now) if named else ())
         return info
 
-    def _check_time(self, rules: TopicRules, least: int, greatest: int) -> None:
-        now = self._clock.wall_ms()
-        if greatest - now > rules.after_max_ms or (least != NO_TIMESTAMP and now - least > rules.before_max_ms):
-            raise Rejected(ErrorCode.INVALID_TIMESTAMP, "a timestamp is too far from the broker's time")
-
-    def _take(self, call: ProduceCall, request: ParsedProduce, checked: list[BatchInfo | Rejected]) -> None:
+    def _take(self, call: ProduceCall, request: ParsedProduce, checked: list[BatchInfo | Produced]) -> None:
         """Hand the batches that are fine to the appender."""
         producing = Producing(self, call, request.acks)
         at = 0
@@ -290,8 +300,8 @@ class ProduceApi:
             for partition, start, length in partitions:
                 info = checked[at]
                 at += 1
-                if isinstance(info, Rejected):
-                    producing.refused.append((name, Produced(partition, info.reason, -1, -1, -1, str(info))))
+                if isinstance(info, Produced):
+                    producing.refused.append((name, info))
                     self.refused += 1
                 else:
                     stream = self.stream(topic, partition, name)
@@ -335,6 +345,30 @@ class ProduceApi:
         share = streams.share(len(self._replica.state.topics.by_id))
         fullest: int = max((stream.topic.entries for stream in appended), default=0)
         return max(0, (2 * fullest - share) * THROTTLE_MS // share)
+
+
+class _BadTimes(Rejected):
+    """Some timestamps are too far from the broker's time: of these records, by their places in the batch."""
+
+    def __init__(self, records: tuple[int, ...]) -> None:
+        super().__init__(Fault.INVALID_TIMESTAMP, "a timestamp is too far from the broker's time")
+        self.records = records
+
+
+def _timely(rules: TopicRules, now: int, timestamp: int) -> bool:
+    return timestamp == NO_TIMESTAMP or -rules.before_max_ms <= timestamp - now <= rules.after_max_ms
+
+
+def _untimely(batch: memoryview, rules: TopicRules, now: int) -> tuple[int, ...]:
+    times = decode_columns(batch, MAX_DECOMPRESSED_BYTES).timestamps[:NAMED_RECORDS_MAX].tolist()
+    return tuple(place for place, timestamp in enumerate(times) if not _timely(rules, now, timestamp))
+
+
+def _refusal(partition: int, log_start: int, error: Rejected) -> Produced:
+    """What a partition is told of a batch that is not taken. Its reason is a Fault, or Kafka's code already."""
+    code = code_of(error.reason) if isinstance(error.reason, Fault) else error.reason
+    records = error.records if isinstance(error, _BadTimes) else ()
+    return Produced(partition, code, -1, -1, log_start if error.reason in IN_THE_LOG else -1, str(error), records)
 
 
 class _LargeBody(Exception):
