@@ -7,6 +7,7 @@ A topic's config comes from the first of these that says something:
     the topic itself -> the cluster's config of the key's `synonym` -> this broker's setting of it -> the default
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 TABLE_ENABLED = "lakestream.table.enabled"
 TABLE_RETENTION = "lakestream.table.retention.ms"
+_REPLICA = re.compile(r"\d+:\d+")
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
 
@@ -112,6 +114,15 @@ def some_of(*words: str) -> Callable[[str], str]:
     return problem
 
 
+def throttled(value: str) -> str:
+    wrong = [one for one in value.split(",") if value not in ("", "*", "none") and not _REPLICA.fullmatch(one)]
+    return "it is a list of partition:broker, or *" if wrong else ""
+
+
+def not_tiered(value: str) -> str:
+    return boolean(value) or ("there is no tiered storage" if value == "true" else "")
+
+
 def anything(value: str) -> str:
     return ""
 
@@ -142,6 +153,7 @@ def _ignored(name: str, default: str, type_: int, problem: Callable[[str], str])
 _POSITIVE = number(0, LONG_MAX)
 _SIZE = number(0, INT_MAX)
 _OR_FOREVER = number(-1, LONG_MAX)
+_COMPACTION_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _TIMESTAMP_TYPE = one_of("CreateTime", "LogAppendTime")
 
 TOPIC_CONFIGS = _table(
@@ -172,9 +184,9 @@ TOPIC_CONFIGS = _table(
     _ignored("file.delete.delay.ms", "60000", LONG, _POSITIVE),
     _ignored("flush.messages", str(LONG_MAX), LONG, number(1, LONG_MAX)),
     _ignored("flush.ms", str(LONG_MAX), LONG, _POSITIVE),
-    _ignored("follower.replication.throttled.replicas", "", LIST, anything),
+    _ignored("follower.replication.throttled.replicas", "", LIST, throttled),
     _ignored("index.interval.bytes", "4096", INT, _SIZE),
-    _ignored("leader.replication.throttled.replicas", "", LIST, anything),
+    _ignored("leader.replication.throttled.replicas", "", LIST, throttled),
     _ignored("local.retention.bytes", "-2", LONG, number(-2, LONG_MAX)),
     _ignored("local.retention.ms", "-2", LONG, number(-2, LONG_MAX)),
     _ignored("max.compaction.lag.ms", str(LONG_MAX), LONG, number(1, LONG_MAX)),
@@ -184,13 +196,24 @@ TOPIC_CONFIGS = _table(
     _ignored("preallocate", "false", BOOLEAN, boolean),
     _ignored("remote.log.copy.disable", "false", BOOLEAN, boolean),
     _ignored("remote.log.delete.on.disable", "false", BOOLEAN, boolean),
-    _ignored("remote.storage.enable", "false", BOOLEAN, boolean),
+    _ignored("remote.storage.enable", "false", BOOLEAN, not_tiered),
     _ignored("segment.bytes", "1073741824", INT, number(1048576, INT_MAX)),
     _ignored("segment.index.bytes", "10485760", INT, number(4, INT_MAX)),
     _ignored("segment.jitter.ms", "0", LONG, _POSITIVE),
     _ignored("segment.ms", "604800000", LONG, number(1, LONG_MAX)),
     _ignored("unclean.leader.election.enable", "false", BOOLEAN, boolean),
 )  # fmt: skip
+
+
+
+def contradiction(configs: Mapping[str, str]) -> str:
+    """What two configs of a topic say against each other, or nothing."""
+    least, most = (configs.get(name, TOPIC_CONFIGS.keys[name].default) for name in _COMPACTION_LAGS)
+    assert least is not None and most is not None
+    if int(least) > int(most):
+        return f"{_COMPACTION_LAGS[0]} ({least}) is more than {_COMPACTION_LAGS[1]} ({most})"
+    return ""
+
 
 CLUSTER_CONFIGS = _table(
     _key("auto.create.topics.enable", "true", BOOLEAN, boolean, "Whether asking for a topic makes it."),

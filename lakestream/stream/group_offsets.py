@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lakestream.errors import Rejected
 from lakestream.metadata.replica import Replica
-from lakestream.model.group_members import Commit, Group, GroupState
+from lakestream.model.group_members import Commit, Group, GroupState, MemberRow
 from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets
 from lakestream.model.groups import DeleteGroup
 from lakestream.model.reasons import Reason
@@ -21,6 +21,8 @@ class SeenGroup:
 
     group: Group
     state: GroupState
+    newcomers: list[MemberRow]
+    """Who joins, and was no member before."""
 
 
 class GroupOffsets:
@@ -76,4 +78,7 @@ class GroupOffsets:
         if group is None:
             raise Rejected(Reason.UNKNOWN_GROUP, f"Group {name} not found.")
         room = self._coordinator.rooms.get(name)
-        return SeenGroup(group, GroupState.PREPARING if room is not None and room.rebalancing(group) else group.state)
+        if room is None or not room.rebalancing(group):
+            return SeenGroup(group, group.state, [])
+        newcomers = [one.row for one in room.joins.values() if one.row.id not in group.members]
+        return SeenGroup(group, GroupState.PREPARING, newcomers)

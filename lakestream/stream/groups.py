@@ -254,7 +254,7 @@ class GroupCoordinator:
     # -- leaving ------------------------------------------------------------------------------------------------------
 
     def _plan_leave(self, name: str, leavers: list[tuple[str, str | None]]) -> list[str | Reason]:
-        """Which members go; a static one may be named by its instance alone."""
+        """Which members go; a static one may be named by its instance alone. Whoever is named again has left before."""
         room, group = self.rooms.get(name), self.rooms.group(name)
         plan: list[str | Reason] = []
         for member_id, instance in leavers:
@@ -265,13 +265,18 @@ class GroupCoordinator:
                 plan.append(member_id)
             else:
                 plan.append(member_problem(group, member_id, instance) or member_id)
+        going: set[str] = set()
+        for index, one in enumerate(plan):
+            if isinstance(one, str):
+                plan[index] = Reason.UNKNOWN_GROUP_MEMBER if one in going else one
+                going.add(one)
         return plan
 
     async def _leave(self, name: str, plan: list[str | Reason]) -> list[int] | None:
         """None if the group has changed under the plan."""
         group, gone = self.rooms.group(name), set()
         members = group.members if group is not None else {}
-        going = list(dict.fromkeys(one for one in plan if isinstance(one, str) and one in members))
+        going = [one for one in plan if isinstance(one, str) and one in members]
         if group is not None and going:
             body = RemoveMembers(name, group.generation, [(member_id, 0) for member_id in going])
             outcome = await self._replica.propose(body)

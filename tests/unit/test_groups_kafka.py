@@ -157,13 +157,17 @@ async def test_every_version_of_sync_gives_the_assignment(version: int) -> None:
         joined = await client.member()
 
         async def sync(**more: Any) -> Any:
-            request = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id, **more}
+            request = {
+                "group_id": "g", "generation_id": 1, "member_id": joined.member_id, "protocol_type": "consumer",
+                "protocol_name": "range", **more,
+            }  # fmt: skip
             return await client.call(14, version, membership.SyncGroupRequest(**request))
 
         assert (await sync()).assignment == b"all"
         assert (await sync(generation_id=9)).error_code == ErrorCode.ILLEGAL_GENERATION
-        wrong = await sync(protocol_name="sticky")
-        assert wrong.error_code == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL if version >= 5 else ErrorCode.NONE)
+        for protocol in ("sticky", None):
+            wrong = await sync(protocol_name=protocol)
+            assert wrong.error_code == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL if version >= 5 else ErrorCode.NONE)
 
 
 @pytest.mark.parametrize("version", versions(13))
@@ -300,9 +304,11 @@ async def test_every_version_of_commit_judges_partition_by_partition(version: in
         zombie = {**who, "generation_id_or_member_epoch": 0}
         assert await client.commit(version, topic, **zombie) == [ErrorCode.ILLEGAL_GENERATION]
         assert await client.commit(version, topic) == [ErrorCode.UNKNOWN_MEMBER_ID]
-        assert await client.commit(version, topic, group_id="other", generation_id_or_member_epoch=3) == [
-            ErrorCode.ILLEGAL_GENERATION
-        ]
+        stranger = {"group_id": "other", "generation_id_or_member_epoch": 3}
+        code = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+        assert await client.commit(version, topic, **stranger) == [code]
+        wordy = [(0, 5, "x" * 4097)]
+        assert await client.commit(version, topic, rows=wordy, **zombie) == [ErrorCode.ILLEGAL_GENERATION]
         assert await client.commit(version, topic, group_id="other") == [0]
         huge = [(0, 1, "x" * 4000)] * 300
         assert set(await client.commit(version, topic, rows=huge, **who)) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}

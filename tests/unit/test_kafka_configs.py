@@ -60,7 +60,7 @@ async def test_a_topics_configs_are_described_with_their_sources(version: int) -
         await broker.create("a")
         assert await alter(broker, TOPIC, "a", ("retention.ms", SET, "60000"), version=0) == 0
         result = await describe(broker, TOPIC, "a", version=version)
-        assert (result.error_code, result.error_message) == (0, None)
+        assert (result.error_code, result.error_message) == (0, "")
         shown = {entry.name: entry for entry in result.configs}
         assert set(shown) == set(TOPIC_CONFIGS.keys)
         picked = {name: (shown[name].value, shown[name].config_source) for name in ("retention.ms", "segment.bytes")}
@@ -186,6 +186,12 @@ async def test_changes_that_cannot_be_are_refused_with_kafkas_codes() -> None:
         invalid, wrong = ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST
         assert await alter(broker, TOPIC, "a", ("no.such", SET, "1")) == invalid
         assert await alter(broker, TOPIC, "a", ("retention.ms", SET, "-2")) == invalid
+        assert await alter(broker, TOPIC, "a", ("remote.storage.enable", SET, "true")) == invalid
+        assert await alter(broker, TOPIC, "a", ("leader.replication.throttled.replicas", SET, "0:1,x")) == invalid
+        assert await alter(broker, TOPIC, "a", ("min.compaction.lag.ms", SET, "9")) == 0
+        assert await alter(broker, TOPIC, "a", ("max.compaction.lag.ms", SET, "8")) == invalid
+        assert await alter(broker, TOPIC, "", ("retention.ms", SET, "1")) == wrong
+        assert await alter(broker, BROKER, "", ("num.partitions", SET, "x")) == wrong
         assert await alter(broker, TOPIC, "a", ("retention.ms", SET, None)) == wrong
         assert await alter(broker, TOPIC, "a", ("retention.ms", 9, "1")) == wrong
         assert await alter(broker, TOPIC, "a", ("retention.ms", SET, "1"), ("retention.ms", DELETE, None)) == wrong
@@ -196,7 +202,7 @@ async def test_changes_that_cannot_be_are_refused_with_kafkas_codes() -> None:
         assert await alter(broker, LOGGER, "0", ("root", SET, "DEBUG")) == wrong
         twice = [AlterConfigsResource(resource_type=TOPIC, resource_name="a")] * 2
         answer = await broker.call(ALTER, IncrementalAlterConfigsRequest(resources=twice))
-        assert [one.error_code for one in answer.responses] == [wrong]
+        assert [one.error_code for one in answer.responses] == [wrong, wrong]
         await broker.replica.propose(Leave())
         assert await alter(broker, TOPIC, "a", ("retention.ms", SET, "1")) == ErrorCode.NOT_CONTROLLER
 

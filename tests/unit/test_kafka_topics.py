@@ -248,8 +248,10 @@ async def test_records_that_are_not_there_cannot_be_deleted() -> None:
         await broker.create("a")
         await broker.append("a", 0, [1, 2])
         out, unknown = (ErrorCode.OFFSET_OUT_OF_RANGE, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
-        asked = (("a", 0, 3), ("a", 0, -2), ("a", 1, 0), ("a", -1, 0), ("b", 0, 0), ("a", 0, 1))
-        assert await delete_records(broker, *asked) == [out, out, unknown, unknown, unknown, (0, 1)]
+        asked = (("a", 0, 3), ("a", 1, 0), ("a", -1, 0), ("b", 0, 0))
+        assert await delete_records(broker, *asked) == [out, unknown, unknown, unknown]
+        assert await delete_records(broker, ("a", 0, -2)) == [out]
+        assert await delete_records(broker, ("a", 0, 2), ("a", 0, 1)) == [(0, 1)]
 
 
 async def test_records_of_a_topic_that_is_only_compacted_cannot_be_deleted() -> None:

@@ -24,6 +24,7 @@ from lakestream.model.configs import (
     Source,
     anything,
     broker_layers,
+    contradiction,
     items,
     topic_layers,
 )
@@ -75,7 +76,9 @@ class ConfigApis:
         failed = None if only_own else await stale(self._replica, ErrorCode.LEADER_NOT_AVAILABLE)
         results = []
         for resource in request.resources:
-            result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+            result = DescribeConfigsResult(
+                resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=""
+            )
             found = failed or self._described(resource)
             if isinstance(found, Refusal):
                 result.error_code, result.error_message = found.code, found.message
@@ -147,10 +150,10 @@ class ConfigApis:
         self, context: RequestContext, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
         times = Counter((one.resource_type, one.resource_name) for one in request.resources)
-        once = {(one.resource_type, one.resource_name): one for one in request.resources}
         failed = await stale(self._replica)
         responses = []
-        for place, resource in once.items():
+        for resource in request.resources:
+            place = resource.resource_type, resource.resource_name
             outcome: object = failed or self._alteration(resource, times[place])
             if isinstance(outcome, AlterConfigs) and outcome.changes and not request.validate_only:
                 outcome = await propose(self._replica, outcome)
@@ -164,12 +167,19 @@ class ConfigApis:
         kind, name = resource.resource_type, resource.resource_name
         if times > 1:
             return Refusal(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        if kind == TOPIC and not name:
+            return Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         if kind == TOPIC:
             topic = self._topic(name)
             if isinstance(topic, Refusal):
                 return topic
             changes = altered(resource.configs, TOPIC_CONFIGS, topic.configs)
-            return changes if isinstance(changes, Refusal) else AlterConfigs(topic.id, changes)
+            if isinstance(changes, Refusal):
+                return changes
+            after = {**topic.configs, **dict(changes)}
+            if problem := contradiction({key: value for key, value in after.items() if value is not None}):
+                return Refusal(ErrorCode.INVALID_CONFIG, problem)
+            return AlterConfigs(topic.id, changes)
         if kind != BROKER:
             return Refusal(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
         if name:
@@ -179,6 +189,9 @@ class ConfigApis:
         if fixed:
             return Refusal(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
         changes = altered(resource.configs, CLUSTER_CONFIGS, self._replica.state.topics.configs)
+        if isinstance(changes, Refusal) and all(one.name in CLUSTER_CONFIGS.keys for one in resource.configs):
+            # What a broker's config cannot be is another code than what a topic's cannot be.
+            return Refusal(ErrorCode.INVALID_REQUEST, changes.message)
         return changes if isinstance(changes, Refusal) else AlterConfigs(b"", changes)
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 from lakestream.metadata.replica import Replica
 from lakestream.model.commands import CreateTopic
-from lakestream.model.configs import TOPIC_CONFIGS, broker_value
+from lakestream.model.configs import TOPIC_CONFIGS, broker_value, contradiction
 from lakestream.model.topics import MAX_PARTITIONS, name_problem
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.refusals import Refusal, propose
@@ -65,6 +65,8 @@ class TopicMaker:
             configs[name] = TOPIC_CONFIGS.normal(name, value)
             if problem := TOPIC_CONFIGS.problem(name, configs[name]):
                 return Refusal(ErrorCode.INVALID_CONFIG, problem)
+        if problem := contradiction(configs):
+            return Refusal(ErrorCode.INVALID_CONFIG, problem)
         return CreateTopic(topic.name, self._topic_id(), partitions, replication, configs)
 
     async def make(self, name: str) -> Refusal | None:

@@ -107,7 +107,7 @@ class FetchApi:
             if stream is None:
                 by_id = isinstance(key[0], bytes) and key[0] not in self._replica.state.topics.by_id
                 unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                results[key] = Fetched(one.partition, unknown, -1, -1, -1)
+                results[key] = Fetched(one.partition, unknown, -1, -1, -1, aborted_transactions=[])
                 errors = True
                 continue
             views, code = await self._read(stream, one, budget - size, size == 0 and budget >= 0)

@@ -77,9 +77,7 @@ class Sessions:
                 session.told.pop((topic, partition), None)
         return session, dict(session.wanted), 0
 
-    def _begin(self, asked: dict[PartitionKey, Wanted]) -> Session | None:
-        if not asked:
-            return None
+    def _begin(self, asked: dict[PartitionKey, Wanted]) -> Session:
         if len(self._by_id) >= self._limit:
             self._by_id.popitem(last=False)
         session_id = self._random.randint(1, MAX_ID)

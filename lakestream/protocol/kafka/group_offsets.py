@@ -38,6 +38,7 @@ from lakestream.stream.group_offsets import GroupOffsets
 NOT_COMMITTED = ErrorCode.COORDINATOR_NOT_AVAILABLE
 NOT_KNOWN_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 """The one code for "ask again" that all consumers understand as an answer to OffsetFetch."""
+NOTE_TOO_LARGE = code_of(Reason.NOTE_TOO_LARGE)
 BY_ID = 10
 """From this version on topics are named by their ids."""
 NOTHING = Commit(-1, -1, "", 0, 0)
@@ -65,7 +66,7 @@ class GroupOffsetApis:
             judged = await self._firmly(lambda: [self._judge_commit(topic, one, by_id) for topic, one in asked])
             rows = [(at, row) for at, row in enumerate(judged) if isinstance(row, tuple)]
             codes = [ErrorCode.NONE if isinstance(row, tuple) else row for row in judged]
-            if rows:
+            if rows or NOTE_TOO_LARGE in codes:
                 body = CommitOffsets(
                     request.group_id,
                     request.generation_id_or_member_epoch,
@@ -78,7 +79,9 @@ class GroupOffsetApis:
                     codes[at] = code_of(reason)
         except LakestreamError as error:
             failed = refusal(error, NOT_COMMITTED).code
-            codes = [code or failed for code in codes]
+            if failed == ErrorCode.ILLEGAL_GENERATION and context.version >= 9 and not self._knows(request.group_id):
+                failed = ErrorCode.GROUP_ID_NOT_FOUND
+            codes = [failed if code in (ErrorCode.NONE, NOTE_TOO_LARGE) else code for code in codes]
         answers = iter(codes)
         return OffsetCommitResponse(
             topics=[
@@ -104,9 +107,12 @@ class GroupOffsetApis:
         if topic is None or not 0 <= partition.partition_index < len(topic.streams):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if len(note) > self._note_max_bytes:
-            return code_of(Reason.NOTE_TOO_LARGE)
+            return NOTE_TOO_LARGE
         stream = topic.streams[partition.partition_index]
         return stream, partition.committed_offset, partition.committed_leader_epoch, note
+
+    def _knows(self, group: str) -> bool:
+        return group in self._replica.state.groups.by_name
 
     def _topic(self, named: str | bytes) -> Topic | None:
         topics = self._replica.state.topics

@@ -56,6 +56,8 @@ STATES = {
     GroupState.STABLE: "Stable",
 }
 DEAD = "Dead"
+NO_ERROR = "NONE"
+"""The message of a coordinator that was found, up to version 3 of FindCoordinator: Kafka's name of the code."""
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, describe configs, alter configs: everybody may do everything with a group."""
 
@@ -141,6 +143,8 @@ class GroupApis:
         )
 
     async def sync(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+        if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         wish = SyncRequest(
             group=request.group_id,
             generation=request.generation_id,
@@ -200,14 +204,18 @@ class GroupApis:
                         host=one.host,
                         port=one.port,
                         error_code=one.code,
-                        error_message=one.message,
+                        error_message=one.message or "",
                     )
                     for key, one in found
                 ]
             )
         one = self._find(request.key, request.key_type)
         return FindCoordinatorResponse(
-            error_code=one.code, error_message=one.message, node_id=one.node_id, host=one.host, port=one.port
+            error_code=one.code,
+            error_message=one.message or NO_ERROR,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
         )
 
     def _find(self, key: str, key_type: int) -> Found:
@@ -255,9 +263,18 @@ class GroupApis:
                     client_id=member.client_id,
                     client_host=member.client_host,
                     member_metadata=member.metadata(group.protocol) if stable else b"",
-                    member_assignment=member.assignment if stable else b"",
+                    member_assignment=member.assignment,
                 )
                 for member in group.members.values()
+            ]
+            + [
+                DescribedGroupMember(
+                    member_id=row.id,
+                    group_instance_id=row.instance,
+                    client_id=row.client_id,
+                    client_host=row.client_host,
+                )
+                for row in seen.newcomers
             ],
         )
 
@@ -282,7 +299,7 @@ class GroupApis:
         )
 
     async def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-        results = [DeletableGroupResult(group_id=name) for name in request.groups_names]
+        results = [DeletableGroupResult(group_id=name) for name in dict.fromkeys(request.groups_names)]
         for result in results:
             try:
                 await self._offsets.delete_group(result.group_id)

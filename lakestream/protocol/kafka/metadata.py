@@ -97,6 +97,8 @@ class MetadataApis:
 
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         asked = request.topics
+        if context.version < IDS_SINCE and any(one.topic_id != ZERO_UUID or one.name is None for one in asked or ()):
+            return _too_early(request)
         everything = asked is None or (not asked and context.version == 0)
         refused: dict[str, Refusal] = {}
         if everything:
@@ -109,8 +111,7 @@ class MetadataApis:
         if everything:
             topics = [describe(topic) for topic in state.topics.by_name.values()]
         else:
-            once = {(one.topic_id, None if one.topic_id != ZERO_UUID else one.name): one for one in asked or ()}
-            topics = [self._answer(context.version, one, refused, describe) for one in once.values()]
+            topics = [self._answer(one, refused, describe) for one in self._once(asked or [])]
         return MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=b.id, host=b.host, port=b.port, rack=_rack(b)) for b in brokers],
             cluster_id=state.cluster,
@@ -135,13 +136,19 @@ class MetadataApis:
         outcomes = await asyncio.gather(*map(self._maker.make, names))
         return {name: outcome for name, outcome in zip(names, outcomes, strict=True) if outcome is not None}
 
+    def _once(self, asked: list[MetadataRequestTopic]) -> Iterable[MetadataRequestTopic]:
+        """Each topic is told of once, be it asked for by its name, by its id, or by both."""
+        once: dict[object, MetadataRequestTopic] = {}
+        for one in asked:
+            topic = self._find(one)
+            once.setdefault(topic.id if topic is not None else (one.topic_id, one.name), one)
+        return once.values()
+
     def _answer(
-        self, version: int, asked: MetadataRequestTopic, refused: Mapping[str, Refusal], describe: Describe
+        self, asked: MetadataRequestTopic, refused: Mapping[str, Refusal], describe: Describe
     ) -> MetadataResponseTopic:
         by_id = asked.topic_id != ZERO_UUID
         name = asked.name or ""
-        if version < IDS_SINCE and (by_id or asked.name is None):
-            return MetadataResponseTopic(name=name, topic_id=asked.topic_id, error_code=ErrorCode.INVALID_REQUEST)
         topic = self._find(asked)
         if topic is not None:
             return describe(topic)
@@ -204,6 +211,16 @@ class MetadataApis:
                 CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
             ),
         )
+
+
+def _too_early(request: MetadataRequest) -> MetadataResponse:
+    """To ids in a version that has the field but not the meaning yet: as in Kafka all is refused."""
+    code = ErrorCode.INVALID_REQUEST
+    topics = [
+        MetadataResponseTopic(name=one.name or "", topic_id=one.topic_id, error_code=code)
+        for one in request.topics or ()
+    ]
+    return MetadataResponse(topics=topics, controller_id=-1)
 
 
 class PartitionCache:

@@ -72,11 +72,14 @@ class OffsetApis:
                 partition_index=index, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.epoch
             )
 
-        answers = iter(await asyncio.gather(*(answer(*one) for one in asked)))
+        answers = await asyncio.gather(*(answer(*one) for one in asked))
+        topics: dict[str, dict[int, ListOffsetsPartitionResponse]] = {topic.name: {} for topic in request.topics}
+        for (name, _), one in zip(asked, answers, strict=True):
+            topics[name][one.partition_index] = one
         return ListOffsetsResponse(
             topics=[
-                ListOffsetsTopicResponse(name=topic.name, partitions=[next(answers) for _ in topic.partitions])
-                for topic in request.topics
+                ListOffsetsTopicResponse(name=name, partitions=list(answered.values()))
+                for name, answered in topics.items()
             ]
         )
 

@@ -123,11 +123,14 @@ class TopicApis:
         asked = request.topics
         if context.version < 6:
             asked = [DeleteTopicState(name=name) for name in request.topic_names]
-        times = Counter((one.name, one.topic_id) for one in asked)
         failed = await stale(self._replica)
+        once: dict[object, list[DeleteTopicState]] = {}
+        for one in asked:
+            once.setdefault(self._named(one), []).append(one)
 
-        async def delete(one: DeleteTopicState) -> DeletableTopicResult:
-            found = failed or self._doomed(one, times[one.name, one.topic_id])
+        async def delete(same: list[DeleteTopicState]) -> DeletableTopicResult:
+            one = _merged(same)
+            found = failed or self._doomed(one, len(same))
             outcome = found if isinstance(found, Refusal) else await propose(self._replica, DeleteTopic(found.id))
             if not isinstance(found, Refusal):
                 one = DeleteTopicState(name=found.name, topic_id=found.id)
@@ -136,18 +139,24 @@ class TopicApis:
                 result.error_code, result.error_message = outcome.code, outcome.message
             return result
 
-        once = {(one.name, one.topic_id): one for one in asked}
         return DeleteTopicsResponse(responses=await asyncio.gather(*map(delete, once.values())))
+
+    def _named(self, asked: DeleteTopicState) -> object:
+        """What is the same for two that mean one topic, be it by its name or by its id."""
+        topics = self._replica.state.topics
+        topic = topics.by_id.get(asked.topic_id) if asked.name is None else topics.by_name.get(asked.name)
+        both = asked.name is not None and asked.topic_id != ZERO_UUID
+        return (asked.name, asked.topic_id) if topic is None or both else topic.id
 
     def _doomed(self, asked: DeleteTopicState, times: int) -> Topic | Refusal:
         topics = self._replica.state.topics
         by_id = asked.topic_id != ZERO_UUID
-        if by_id and asked.name is not None:
-            return Refusal(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
         if not by_id and asked.name is None:
             return Refusal(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
         if times > 1:
-            return Refusal(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if by_id else 'name'}.")
+            return Refusal(ErrorCode.INVALID_REQUEST, "A topic is named more than once.")
+        if by_id and asked.name is not None:
+            return Refusal(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
         if by_id:
             unknown = Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "this server does not host this topic id")
             return topics.by_id.get(asked.topic_id) or unknown
@@ -198,25 +207,19 @@ class TopicApis:
     # -- DeleteRecords ----------------------------------------------------------------------------------------------
 
     async def delete_records(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """All partitions in one command."""
+        """All partitions in one command; of one that is named twice the last counts, as in Kafka."""
         failed = await stale(self._replica, TRY_AGAIN)
-        asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
+        last = {(topic.name, one.partition_index): one for topic in request.topics for one in topic.partitions}
+        asked = [(name, partition) for (name, _), partition in last.items()]
         judged = [failed or self._start(*one) for one in asked]
         starts = [one for one in judged if not isinstance(one, Refusal)]
         outcome = await propose(self._replica, AdvanceLogStart(starts), TRY_AGAIN) if starts else []
         moved = iter([outcome] * len(starts) if isinstance(outcome, Refusal) else outcome)
-        results = iter(
-            [
-                _deleted(partition.partition_index, one if isinstance(one, Refusal) else next(moved))
-                for (_, partition), one in zip(asked, judged, strict=True)
-            ]
-        )
-        return DeleteRecordsResponse(
-            topics=[
-                DeleteRecordsTopicResult(name=topic.name, partitions=[next(results) for _ in topic.partitions])
-                for topic in request.topics
-            ]
-        )
+        topics = {topic.name: DeleteRecordsTopicResult(name=topic.name) for topic in request.topics}
+        for (name, partition), one in zip(asked, judged, strict=True):
+            result = _deleted(partition.partition_index, one if isinstance(one, Refusal) else next(moved))
+            topics[name].partitions.append(result)
+        return DeleteRecordsResponse(topics=list(topics.values()))
 
     def _start(self, name: str, asked: DeleteRecordsPartition) -> tuple[int, int] | Refusal:
         state = self._replica.state
@@ -230,6 +233,12 @@ class TopicApis:
         if not 0 <= offset <= stream.next:
             return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is outside [0, {stream.next}]")
         return stream.id, offset
+
+
+def _merged(same: list[DeleteTopicState]) -> DeleteTopicState:
+    """What several entries that mean one topic say of it together."""
+    name = next((one.name for one in same if one.name is not None), None)
+    return DeleteTopicState(name=name, topic_id=max(one.topic_id for one in same))
 
 
 def _understood(asked: CreatableTopic) -> NewTopic | Refusal:
