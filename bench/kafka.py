@@ -1,14 +1,17 @@
 """The yardstick: one Apache Kafka node in KRaft mode, its jars from Maven, pinned to the brokers' core.
 
 Nothing of it is shipped; the jars stay in build/bench/kafka. The broker's settings are Kafka's defaults, apart from
-addresses, the internal topics' replication (there is one node) and how soon a deleted topic's files go.
+addresses, the internal topics' replication (there is one node) and how soon a deleted topic's files go. The tests that
+hold our answers against Kafka's start it from here too, with a small heap and settings of their own.
 """
 
 import base64
+import fcntl
 import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.ports import free_ports, wait_for_port
@@ -37,27 +40,46 @@ def missing() -> str:
 def resolve() -> Path:
     """The folder with the jars, filled by Maven the first time."""
     libraries = CACHE / "libs"
-    if not _resolved():
-        say(f"# fetching Apache Kafka {VERSION} with Maven into {CACHE.name}/ (half a minute, once)")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        (CACHE / "pom.xml").write_text(_pom())
-        goal = ("dependency:copy-dependencies", f"-DoutputDirectory={libraries}", "-DincludeScope=runtime")
-        subprocess.run(["mvn", "-q", "-B", *goal], cwd=CACHE, check=True, stdout=sys.stderr)
-        (CACHE / "resolved").write_text(VERSION)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _resolved():
+            _fetch(libraries)
     return libraries
 
 
+def _fetch(libraries: Path) -> None:
+    say(f"# fetching Apache Kafka {VERSION} with Maven into {CACHE.name}/ (half a minute, once)")
+    (CACHE / "pom.xml").write_text(_pom())
+    goal = ("dependency:copy-dependencies", f"-DoutputDirectory={libraries}", "-DincludeScope=runtime")
+    subprocess.run(["mvn", "-q", "-B", *goal], cwd=CACHE, check=True, stdout=sys.stderr)
+    (CACHE / "resolved").write_text(VERSION)
+
+
 class Kafka:
-    """A running node. `stop` ends it, `kill` as a crash would, `start` brings it back on the same files."""
+    """A running node. `stop` ends it, `kill` as a crash would, `start` brings it back on the same files.
+
+    `properties` overrule those below, None leaves one out; without a core it runs where it likes.
+    """
 
     name = "Kafka"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        properties: Mapping[str, str | None] | None = None,
+        heap: Sequence[str] = HEAP,
+        core: int | None = BROKER_CORE,
+    ) -> None:
         folder.mkdir(parents=True)
         self._folder = folder
+        self._heap = heap
+        self._core = core
         self._classpath = f"{resolve()}/*"
         self._port, controller = free_ports(2)
-        (folder / "server.properties").write_text(_properties(folder, self._port, controller))
+        written = {**_properties(folder, self._port, controller), **(properties or {})}
+        lines = [f"{name}={value}\n" for name, value in written.items() if value is not None]
+        (folder / "server.properties").write_text("".join(lines))
         self._process: subprocess.Popen[str] | None = None
         self._java("-Xmx256m", "kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id())
 
@@ -71,9 +93,11 @@ class Kafka:
         return [self._process.pid]
 
     def start(self) -> None:
-        argv = ["java", *HEAP, "-cp", self._classpath, "kafka.Kafka", str(self._folder / "server.properties")]
+        argv = ["java", *self._heap, "-cp", self._classpath, "kafka.Kafka", str(self._folder / "server.properties")]
+        if self._core is not None:
+            argv = pinned(self._core, argv)
         with (self._folder / "broker.log").open("a") as output:
-            self._process = subprocess.Popen(pinned(BROKER_CORE, argv), stdout=output, stderr=output, text=True)
+            self._process = subprocess.Popen(argv, stdout=output, stderr=output, text=True)
         wait_for_port(self._port, START_LIMIT_S)
 
     def stop(self) -> None:
@@ -113,19 +137,19 @@ def _pom() -> str:
     )
 
 
-def _properties(folder: Path, port: int, controller: int) -> str:
-    return f"""\
-process.roles=broker,controller
-node.id=1
-log.dirs={folder / "logs"}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-log.segment.delete.delay.ms=1000
-"""
+def _properties(folder: Path, port: int, controller: int) -> dict[str, str | None]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "log.dirs": f"{folder / 'logs'}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "log.segment.delete.delay.ms": "1000",
+    }

@@ -1,0 +1,88 @@
+"""Where our answers may differ from Apache Kafka's, with reasons: docs/COMPATIBILITY.md has the same sentences."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+def always(ours: Any, kafkas: Any) -> bool:
+    return True
+
+
+def more(ours: Any, kafkas: Any) -> bool:
+    """We say something where Kafka does not."""
+    return bool(ours) and not kafkas
+
+
+def less(ours: Any, kafkas: Any) -> bool:
+    return ours is None
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Answers may differ whose request and field match these patterns, if `holds` says so of ours and Kafka's."""
+
+    asked: str
+    field: str
+    reason: str
+    holds: Callable[[Any, Any], bool] = always
+
+
+INTERNAL_ERROR = "Some nonsense makes Kafka fail with an internal error; here it has a code of its own, or an answer."
+AT_FORMATTING = "Kafka sets `min.insync.replicas` for the whole cluster when its storage is formatted."
+
+DEPARTURES = [
+    Departure(".*", r".*error_message", "Errors are explained where Kafka leaves it at the code.", more),
+    Departure("ApiVersions", r"api_keys\[\d+\]", "What is not supported is not advertised.", less),
+    Departure("ApiVersions", r"(supported|finalized)_features.*", "No features are advertised."),
+    Departure("Metadata.*making", ".*", "A topic that is made by asking for it is in the very answer."),
+    Departure("Metadata.*colliding", ".*", "Why a topic cannot be made by asking for it is in the answer too."),
+    Departure(
+        "(FindCoordinator|InitProducerId|Produce).*transaction", ".*", "Transactions are refused until they come."
+    ),
+    Departure("Metadata.*neither", ".*", INTERNAL_ERROR),
+    Departure("Produce.*(codec 5|not gzip)", ".*error_code", INTERNAL_ERROR),
+    Departure("Fetch.*(isolation 2|limit -1)", ".*", INTERNAL_ERROR),
+    Departure("IncrementalAlterConfigs.*operation 9", ".*", INTERNAL_ERROR),
+    Departure(
+        "Produce.*(log append time|delete horizon)", ".*",
+        "A batch is refused that claims LogAppendTime or a delete horizon: those are the broker's to set.",
+    ),
+    Departure("Produce.*behind", ".*", "Bytes behind a batch are refused; Kafka drops them."),
+    Departure("Produce.*epoch -1", ".*", "A producer with an id has to have an epoch."),
+    Departure(
+        "Produce.*a partition twice", ".*",
+        "A partition that is named twice in a request gets both batches; Kafka drops the first.",
+    ),
+    Departure(
+        "Produce", ".*log_append_time", "A duplicate is answered without the time of the first, which Kafka gives.",
+        less,
+    ),
+    Departure(r"Fetch.*limit \d+", ".*records", "Batches are sent whole; Kafka cuts off the last one at the limit."),
+    Departure(r"Fetch.*last epoch \d", ".*", "The last fetched epoch, which only replicas send, is not looked at."),
+    Departure(
+        "ListOffsets.*after, at -3", ".*",
+        "The greatest timestamp is that of a record that is there; Kafka may name one that was deleted.",
+    ),
+    Departure("CreateTopics.*many replicas", ".*", "Any replication factor is accepted and shown as asked."),
+    Departure(".*", r".*configs\[lakestream\..*", "Topics have configs of their tables."),
+    Departure(".*", r".*configs\[retention.ms\]\.(value|synonyms).*", "Records are kept forever by default."),
+    Departure(".*", r".*configs\[min.insync.replicas\]\.(config_source|synonyms).*", AT_FORMATTING),
+    Departure("DescribeConfigs.*all brokers", r".*configs\[min.insync.replicas\]", AT_FORMATTING),
+    Departure("CreateTopics.*(TRUE| 5 )", r".*configs\[.*\].value", "Configs are shown in their normal form."),
+    Departure("DescribeConfigs", ".*synonyms.*", "Synonyms are those configs of brokers that there are here."),
+    Departure("DescribeConfigs", ".*read_only", "Other configs of brokers can be changed while they run."),
+]  # fmt: skip
+
+USED: set[Departure] = set()
+"""Those that were needed so far."""
+
+
+def departs(label: str, path: str, ours: Any, kafkas: Any) -> bool:
+    """Whether this difference is allowed."""
+    for one in DEPARTURES:
+        if re.match(one.asked, label) and re.fullmatch(one.field, path) and one.holds(ours, kafkas):
+            USED.add(one)
+            return True
+    return False
