@@ -24,7 +24,10 @@ from tests.compatibility.differential.departures import DEPARTURES, USED
 from tests.compatibility.differential.peer import BY_NAME, Talk, talking
 from tests.serving import serving
 
-PROPERTIES = {"node.id": "0", "group.initial.rebalance.delay.ms": "0", "log.segment.delete.delay.ms": None}
+PROPERTIES = {
+    "node.id": "0", "group.initial.rebalance.delay.ms": "0", "log.segment.delete.delay.ms": None,
+    "group.min.session.timeout.ms": str(groups.SHORTEST_MS),
+}  # fmt: skip
 """What Kafka has to have alike: our first broker is 0, our groups do not wait, a topic's configs are the defaults."""
 HEAP = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 MODULES = (metadata, produce, fetch, topics, configs, groups, group_offsets)
@@ -43,7 +46,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     kafka = Kafka(tmp_path_factory.mktemp("kafka") / "node", PROPERTIES, HEAP, core=None)
     try:
         kafka.start()
-        with serving(tmp_path_factory.mktemp("ours")) as ours:
+        with serving(tmp_path_factory.mktemp("ours"), group_min_session_timeout_ms=groups.SHORTEST_MS) as ours:
             addresses = ours.bootstrap, kafka.bootstrap
             for address in addresses:
                 with talking(address, "warm") as talk:

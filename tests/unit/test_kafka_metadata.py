@@ -149,7 +149,16 @@ async def test_an_unknown_topic_id_is_told_so_and_ids_need_version_12() -> None:
         request = MetadataRequest(topics=[MetadataRequestTopic(topic_id=b"7" * 16, name=None)])
         (topic,) = (await broker.call(3, request, 12)).topics
         assert (topic.error_code, topic.topic_id, topic.name) == (ErrorCode.UNKNOWN_TOPIC_ID, b"7" * 16, None)
-        assert (await broker.call(3, request, 10)).topics[0].error_code == ErrorCode.INVALID_REQUEST
+        early = await broker.call(3, request, 10)
+        assert (early.brokers, early.topics[0].error_code) == ([], ErrorCode.INVALID_REQUEST)
+
+
+async def test_a_topic_asked_for_by_its_name_and_by_its_id_is_told_of_once() -> None:
+    async with one_broker() as broker:
+        topic_id = await broker.create("a")
+        asked = [MetadataRequestTopic(topic_id=topic_id, name=None), MetadataRequestTopic(name="a")]
+        (topic,) = (await broker.call(3, MetadataRequest(topics=asked), 12)).topics
+        assert (topic.name, topic.topic_id) == ("a", topic_id)
 
 
 async def test_authorized_operations_are_told_to_those_who_ask() -> None:

@@ -189,6 +189,15 @@ async def test_topics_are_deleted_by_id_and_every_mistake_is_named() -> None:
         assert list(broker.replica.state.topics.by_name) == ["b"]
 
 
+async def test_a_topic_named_by_its_name_and_by_its_id_is_named_twice_and_stays() -> None:
+    async with one_broker() as broker:
+        first = await broker.create("a")
+        asked = [DeleteTopicState(topic_id=first), DeleteTopicState(name="a")]
+        (answer,) = (await broker.call(DELETE, DeleteTopicsRequest(topics=asked))).responses
+        assert (answer.error_code, answer.name, answer.topic_id) == (ErrorCode.INVALID_REQUEST, "a", first)
+        assert list(broker.replica.state.topics.by_name) == ["a"]
+
+
 async def grow(
     broker: ColdBroker, name: str, count: int, assignments: list[list[int]] | None = None, **more: Any
 ) -> tuple[int, str | None]:

@@ -62,6 +62,10 @@ DEPARTURES = [
     Departure(r"Fetch.*limit \d+", ".*records", "Batches are sent whole; Kafka cuts off the last one at the limit."),
     Departure(r"Fetch.*last epoch \d", ".*", "The last fetched epoch, which only replicas send, is not looked at."),
     Departure(
+        "Fetch v18 session", ".*error_code",
+        "Of a topic that is gone a session says UNKNOWN_TOPIC_ID; Kafka's still knows its name.",
+    ),
+    Departure(
         "ListOffsets.*after, at -3", ".*",
         "The greatest timestamp is that of a record that is there; Kafka may name one that was deleted.",
     ),

@@ -191,6 +191,33 @@ def delete_records(talk: Talk) -> None:
             talk.ask("ListOffsets", 11, f"after, at {when}", topics=asked, replica_id=-1)
 
 
+def a_topic_that_goes(talk: Talk) -> None:
+    """Deleted, and made again under its name: those who know its id are told, sessions too."""
+    topic, group = filled(talk), talk.fresh()
+    opened = {version: fetch(talk, "new", wanted(topic), version=version, session_epoch=0) for version in (12, 18)}
+    place = {"partitions": [{"committed_offset": 3, "committed_metadata": ""}], **topic.ref}
+    talk.ask("OffsetCommit", 9, "before", group_id=group, generation_id_or_member_epoch=-1, topics=[place])
+    asked = {"group_id": group, "topics": [{**topic.ref, "partition_indexes": [0]}]}
+    for epoch in (1, 2):
+        if epoch == 1:
+            talk.quietly("DeleteTopics", topics=[{"name": topic.name}], timeout=10000)
+            talk.settle()
+        else:
+            talk.topic(name=topic.name)
+        for version in (12, 13):
+            records = [{"records": batch(b"a")}]
+            data = [{**topic.ref, "partition_data": records}]
+            talk.ask("Produce", version, f"gone {epoch}", acks=-1, timeout=5000, topic_data=data)
+        for version, one in opened.items():
+            fetch(talk, f"gone {epoch}", wanted(topic, offset=6), version=version)
+            session = {"session_id": one.session_id, "session_epoch": epoch}
+            fetch(talk, f"session {epoch}", wanted(topic, offset=6), version=version, **session)
+        talk.ask("Metadata", 13, f"by id {epoch}", topics=[{"topic_id": topic.id, "name": None}])
+        for version in (9, 10):
+            talk.ask("OffsetFetch", version, f"gone {epoch}", groups=[asked])
+
+
 CONVERSATIONS = (
     plain_fetches, limits, codecs_and_versions, sessions, list_offsets, offset_for_leader_epoch, delete_records,
+    a_topic_that_goes,
 )  # fmt: skip

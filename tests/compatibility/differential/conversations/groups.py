@@ -2,10 +2,14 @@
 
 import struct
 import threading
+import time
 from typing import Any
 
+from tests.compatibility.differential.entities import plain
 from tests.compatibility.differential.peer import Talk, versions
 
+SHORTEST_MS = 300
+"""The shortest session that both brokers are set to allow."""
 RANGE = [{"name": "range", "metadata": b"m"}]
 
 
@@ -79,7 +83,7 @@ def refused_joins(talk: Talk) -> None:
         for note, changed in {
             "empty group": {"group": ""},
             "session 0": {"session_timeout": 0},
-            "session too short": {"session_timeout": 5999},
+            "session too short": {"session_timeout": SHORTEST_MS - 1},
             "session too long": {"session_timeout": 1800001},
             "unknown member": {"member": "nobody"},
             "unknown member of nothing": {"group": "nothing", "member": "nobody"},
@@ -199,6 +203,51 @@ def _state(talk: Talk, group: str) -> str:
     return str(talk.quietly("DescribeGroups", groups=[group]).groups[0].group_state)
 
 
+def members_that_fall_silent(talk: Talk) -> None:
+    """A member whose session runs out, one that never comes back with its id, one that does not join again."""
+    group = talk.fresh()
+    one = stable(talk, group, session_timeout=SHORTEST_MS)
+    talk.until(lambda: _state(talk, group) == "Empty")
+    talk.ask("DescribeGroups", 6, "empty", groups=[group])
+    beat(talk, "too late", group, one.generation_id, one.member_id)
+    talk.ask("JoinGroup", 9, "too late", **joining(group, one.member_id))
+    stable(talk, group)
+    slow = talk.fresh()
+    first = stable(talk, slow, rebalance_timeout=SHORTEST_MS)
+    found = talk.quietly("JoinGroup", **joining(slow))
+    brief = joining(slow, found.member_id, rebalance_timeout=SHORTEST_MS)
+    second = talk.ask("JoinGroup", 9, "the other does not", **brief)
+    beat(talk, "the other", slow, second.generation_id, first.member_id)
+    group = talk.fresh()
+    pending = talk.quietly("JoinGroup", **joining(group, session_timeout=SHORTEST_MS))
+    time.sleep(4 * SHORTEST_MS / 1000)
+    talk.ask("JoinGroup", 9, "the id is forgotten", **joining(group, pending.member_id))
+
+
+def several_protocols(talk: Talk) -> None:
+    """What all can speak is spoken, by the vote of the members."""
+    one, both = [{"name": "b", "metadata": b"1"}], [{"name": name, "metadata": b"2"} for name in ("a", "b")]
+    for version in (4, 9):
+        group = talk.fresh()
+        first = member_of(talk, group, version, protocols=both)
+        talk.note("the first", [first.protocol_name, plain(first)])
+        other, answers = talk.connect(), []
+
+        def join_second(group: str = group, other: Any = other, into: Any = answers) -> None:
+            found = talk.quietly("JoinGroup", on=other, **joining(group, protocols=one))
+            into.append(talk.quietly("JoinGroup", on=other, **joining(group, found.member_id, protocols=one)))
+
+        joiner = threading.Thread(target=join_second)
+        joiner.start()
+        talk.until(lambda group=group: _state(talk, group) == "PreparingRebalance")
+        talk.ask("JoinGroup", version, "the first again", **joining(group, first.member_id, protocols=both))
+        joiner.join(20)
+        talk.note("the second", answers[0].protocol_name)
+        talk.ask("DescribeGroups", 6, "completing", groups=[group])
+        changed = joining(group, answers[0].member_id, protocols=[{"name": "c", "metadata": b""}])
+        talk.ask("JoinGroup", version, "what the other cannot speak", **changed)
+
+
 def from_outside(talk: Talk) -> None:
     group, empty = talk.fresh(), talk.fresh()
     stable(talk, group)
@@ -229,5 +278,6 @@ def from_outside(talk: Talk) -> None:
 
 
 CONVERSATIONS = (
-    a_group_of_one, refused_joins, refused_syncs_and_beats, leaving, static_members, two_members, from_outside,
+    a_group_of_one, refused_joins, refused_syncs_and_beats, leaving, static_members, two_members,
+    members_that_fall_silent, several_protocols, from_outside,
 )  # fmt: skip

@@ -5,7 +5,8 @@ from typing import Any
 
 from lakestream.model import batch as layout
 from lakestream.model.batch import checksum
-from tests.compatibility.differential.peer import NO_SUCH_ID, MadeTopic, Talk, versions
+from tests.compatibility.differential.entities import plain
+from tests.compatibility.differential.peer import BY_NAME, NO_SUCH_ID, MadeTopic, Talk, versions
 from tests.raw_records import RawRecord, encode
 
 PLAIN = (-1, -1, -1)
@@ -241,6 +242,22 @@ def a_producer_without_an_epoch(talk: Talk) -> None:
     send(talk, talk.topic(), batch(b"x", producer=(77007, -1, 0)), "epoch -1")
 
 
+def pipelined(talk: Talk) -> None:
+    """Many requests at once, good and bad ones mixed: answered in order, each by itself."""
+    api, topic = BY_NAME["Produce"], talk.topic(partitions=2)
+    bad = {3: batch(b"x", crc=7), 9: batch(b"x", base_offset=5), 14: batch(b"x", attributes=0x20), 15: b""}
+    for version in versions("Produce"):
+        connection = talk.connect()
+        for number in range(20):
+            records = bad.get(number, batch(b"%d" % number))
+            fields = {"acks": 0 if number == 6 else -1, "timeout": 5000, "topic_data": data(topic, records)}
+            connection.send(api, version, fields)
+        for number in range(20):
+            if number != 6:
+                header, answer = connection.receive(api, version)
+                talk.note(f"Produce v{version} number {number}", [header.correlation_id, plain(answer)])
+
+
 def init_producer_id(talk: Talk) -> None:
     talk.each("InitProducerId", transaction_timeout=60000)
     talk.each("InitProducerId", "no timeout", transaction_timeout=0)
@@ -264,5 +281,5 @@ def transactional_requests(talk: Talk) -> None:
 CONVERSATIONS = (
     acks, acks_0_of_what_is_wrong, unknown_places, a_partition_twice, odd_records, bytes_behind_a_batch,
     what_only_brokers_set, codecs, sizes, times, idempotence, producers_that_nobody_knows, a_producer_without_an_epoch,
-    init_producer_id, transactional_requests,
+    pipelined, init_producer_id, transactional_requests,
 )  # fmt: skip
