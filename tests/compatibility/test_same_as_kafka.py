@@ -85,6 +85,16 @@ def test_every_departure_is_needed() -> None:
     assert [one for one in DEPARTURES if one not in USED] == []
 
 
+def test_the_comparer_sees_other_codes_swapped_ids_and_missing_texts() -> None:
+    kafkas = [("Metadata", {"error_code": "NONE", "topic_id": "k1"}), ("Metadata", {"topic_id": "k1"})]
+    assert differences([(label, {**answer, "topic_id": "o"}) for label, answer in kafkas], kafkas) == []
+    for second in ({"topic_id": "o2"}, {"topic_id": None}, {"topic_id": "o1", "error_code": "NONE"}):
+        ours = [("Metadata", {"error_code": "NONE", "topic_id": "o1"}), ("Metadata", second)]
+        assert len(differences(ours, kafkas)) == 1
+    said, silent = [("Produce", {"error_message": "words"})], [("Produce", {"error_message": None})]
+    assert (len(differences(said, silent)), len(differences(silent, said))) == (0, 1)
+
+
 def test_every_api_is_asked() -> None:
     text = "".join(inspect.getsource(module) for module in MODULES)
     assert [name for name in BY_NAME if f'"{name}"' not in text] == []

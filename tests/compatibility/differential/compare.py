@@ -24,7 +24,7 @@ TEXTS = ("error_message", "batch_index_error_message", "documentation")
 UNORDERED = {
     "topics": ("name", "topic"), "responses": ("name", "topic", "resource_name"), "configs": ("name",),
     "results": ("name", "group_id"), "groups": ("group_id",), "api_keys": ("api_key",), "coordinators": ("key",),
-    "partitions": ("partition_index", "partition"), "partition_responses": ("index",), "members": ("member_id",),
+    "partitions": ("partition_index", "partition"), "partition_responses": ("index",),
 }  # fmt: skip
 """Lists that clients read as sets, and what to sort them by. Kafka keeps them in hash maps."""
 KEYED = {"api_keys": "api_key", "configs": "name"}
@@ -68,14 +68,15 @@ class Normal:
 
     def _list(self, values: list[Any], name: str) -> Any:
         keys = UNORDERED.get(name)
+        if name == "members":
+            # Their ids are of the broker's making: they have to be named before they can be sorted.
+            return sorted((self.of(one, name) for one in values), key=lambda one: str(one["member_id"]))
         if keys is None or not all(isinstance(one, dict) for one in values):
             return [self.of(one, name) for one in values]
         values = [one for one in values if one.get("name") not in INTERNAL]
         by = (*keys, "error_code")
-        if name != "members":
-            values.sort(key=lambda one: [str(one.get(key)) for key in by] + [one.get("topic_id") in NOBODY])
-        normal = [self.of(one, name) for one in values]
-        return sorted(normal, key=lambda one: str(one["member_id"])) if name == "members" else normal
+        values.sort(key=lambda one: [str(one.get(key)) for key in by] + [one.get("topic_id") in NOBODY])
+        return [self.of(one, name) for one in values]
 
     def _symbol(self, kind: str, value: Any) -> str:
         if kind == "time":
