@@ -20,8 +20,8 @@ from tests.unit.test_batch_check import BODIES, patched, with_body, with_crc
 # One live broker serves all tests of the module, in one test process.
 pytestmark = pytest.mark.xdist_group("bad input")
 
-REJECTIONS = {2, 10, 32, 43, 76, 87}
-"""CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, unsupported format or compression, INVALID_RECORD."""
+REJECTIONS = {2, 10, 32, 47, 76, 87}
+"""CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, INVALID_PRODUCER_EPOCH, bad compression, INVALID_RECORD."""
 
 
 async def test_every_refusal_of_the_bare_server_is_one_of_the_broker_too(live: Live) -> None:
