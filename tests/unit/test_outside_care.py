@@ -1,9 +1,10 @@
 """Care of tables in somebody else's catalog: the same jobs and accounts, with the commit first and the state after."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ pytest.importorskip("sqlalchemy")
 
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 
+from lakestream.data.tables.iceberg import Committer
+from lakestream.data.tables.store import FolderTableStore
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.errors import Unknown
 from lakestream.lake.verify_past import past_of
@@ -22,6 +25,7 @@ from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.outside import Outside
 from lakestream.pipeline.rounds import Work
 from tests.care_world import care_jobs, quiet
+from tests.iceberg_tables import Lake, OtherEngine
 from tests.outside_world import (  # noqa: F401 (fixtures)
     VALUES,
     OutsideWorld,
@@ -86,11 +90,30 @@ async def test_care_goes_on_by_itself_there(world: OutsideWorld) -> None:
     assert world.offsets() == kept(range(25, 30)) and world.proven(), "rows follow the log start (T21)"
 
 
-def interfere(world: OutsideWorld, jobs: CareJobs, offset: int) -> list[int]:
+def delete_again(world: OutsideWorld) -> None:
+    """Offset 7 is deleted by writing its file again."""
+    world.table().delete(EqualTo("stream_offset", 7))
+
+
+def delete_by_position(world: OutsideWorld) -> None:
+    """The same by a file of positions: the data files stay."""
+    folder = world.folder.parent
+    theirs = Lake(folder / "theirs")
+    theirs.store = FolderTableStore(folder / "lake")
+    theirs.committer = Committer(theirs.store, Random(3))
+    theirs.table = theirs.committer.load(world.table().metadata_location)
+    theirs.now_ms = theirs.table.metadata.value("last-updated-ms")
+    files = [task.file for task in world.table().scan(row_filter="stream_offset == 7").plan_files()]
+    OtherEngine(theirs, Random(4)).delete({files[0].file_path: [7]})
+    world.catalog.drop_table(("streams", "orders"))
+    world.catalog.register_table(("streams", "orders"), theirs.location)
+
+
+def interfere(world: OutsideWorld, delete: Callable[[OutsideWorld], None]) -> list[int]:
     """Between the work and the commit another engine deletes a row, once. Counts the jobs."""
     engine, change = world.pipeline.driver._engine, world.pipeline.lander.change
     run, counted = engine.run, list[int]()
-    waiting = [offset]
+    waiting = [delete]
 
     def counting(work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
         counted.append(len(tasks))
@@ -98,7 +121,7 @@ def interfere(world: OutsideWorld, jobs: CareJobs, offset: int) -> list[int]:
 
     async def late(*args: Any, **kwargs: Any) -> Any:
         if waiting:
-            world.table().delete(EqualTo("stream_offset", waiting.pop()))
+            waiting.pop()(world)
         return await change(*args, **kwargs)
 
     engine.run = counting  # type: ignore[method-assign]
@@ -106,10 +129,11 @@ def interfere(world: OutsideWorld, jobs: CareJobs, offset: int) -> list[int]:
     return counted
 
 
+@pytest.mark.parametrize("delete", [delete_again, delete_by_position])
 async def test_t8_rows_that_others_delete_during_a_rewrite_do_not_come_back(
-    world: OutsideWorld, stream: Stream, jobs: CareJobs
+    world: OutsideWorld, stream: Stream, jobs: CareJobs, delete: Callable[[OutsideWorld], None]
 ) -> None:
-    counted = interfere(world, jobs, 7)
+    counted = interfere(world, delete)
     result = await jobs.optimize(stream.topic.id, quiet, asked=True)
     assert len(counted) == 2 and result.figures["rows"] == 19, "the first result was thrown away"
     assert world.offsets() == kept(range(20), 7)
@@ -121,11 +145,11 @@ async def test_t8_a_delete_that_comes_between_the_check_and_the_commit_is_not_un
     world: OutsideWorld, stream: Stream, jobs: CareJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = outside_of(world.pipeline).catalog
-    commit, waiting = catalog.commit, [7]
+    commit, waiting = catalog.commit, [delete_again]
 
     def late(*args: Any) -> str:
         if waiting:
-            world.table().delete(EqualTo("stream_offset", waiting.pop()))
+            waiting.pop()(world)
         return commit(*args)
 
     monkeypatch.setattr(catalog, "commit", late)
@@ -198,6 +222,21 @@ async def test_t16_a_snapshot_that_others_expired_before_it_was_accounted_for_ma
     await world.caretaker().step()
     last = world.table().current_snapshot().sequence_number
     assert world.landing().unproven and world.landing().accounted == last
+
+
+async def test_t16_an_expired_snapshot_that_nobody_accounted_for_is_missed_also_below_our_own(
+    world: OutsideWorld, stream: Stream
+) -> None:
+    before = world.table().current_snapshot().snapshot_id
+    world.table().delete(EqualTo("stream_offset", 3))
+    deleted = world.table().current_snapshot().snapshot_id
+    await world.fill(stream, tag="x")
+    assert await world.land() == 0
+    for one in (before, deleted):
+        world.table().maintenance.expire_snapshots().by_id(one).commit()
+    await world.follow()
+    assert world.landing().unproven and world.landing().held == ""
+    assert world.landing().accounted == world.table().current_snapshot().sequence_number
 
 
 async def test_t16_rows_that_a_repair_gave_up_make_the_past_unproven(world: OutsideWorld, stream: Stream) -> None:
