@@ -55,7 +55,7 @@ class Lake:
         )
         self._catalog: ASGIApp | None = None
         self._purger: Purger | None = None
-        self._listing = Listing(self._store)
+        self._listing = Listing(self._store, settings.catalog_namespace)
         self.history = History(replica, self._store)
 
     def publish(self, metrics: Metrics) -> None:

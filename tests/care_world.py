@@ -17,6 +17,7 @@ from lakestream.lake_assembly import Lake
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.metrics import Metrics
 from lakestream.model.streams import Stream
+from lakestream.pipeline.care import Caretaker, Schedule
 from lakestream.pipeline.care_jobs import CareJobs
 from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.rounds import Engine
@@ -62,30 +63,10 @@ class CareWorld:
         return live_files(self.pipeline.store, location)
 
     def balance(self, topic: str) -> dict[int, tuple[int, int]]:
-        """What landed less what was noted as removed, by partition: it has to be what the table holds (T16)."""
-        state = self.pipeline.replica.state
-        landing = state.catalog.landings[state.topics.by_name[topic].id]
-        found: dict[int, tuple[int, int]] = {}
-        for partition in landing.landed:
-            marks, gone = list(landing.marks(partition)), landing.removed.get(partition, [])
-            records = sum(one.records for one in marks) - sum(one.records for one in gone)
-            hashes = sum(one.digest for one in marks) - sum(one.digest for one in gone)
-            found[partition] = (records, hashes % 2**64)
-        return {partition: one for partition, one in found.items() if one != (0, 0)}
+        return balance(self.pipeline, topic)
 
     def holds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """The same out of the table's rows, as a reader that honours deletes finds them."""
-        location = self.pipeline.replica.state.catalog.tables["streams", topic].location
-        store = self.pipeline.store
-        recent = RecentFiles(store)
-        reader = TableReader(store, recent, ReadCaches(), lambda: location)
-        found = {}
-        for partition in range(len(self.pipeline.replica.state.topics.by_name[topic].streams)):
-            rows = reader.read_rows(partition, 0, 1 << 40, 1 << 30).rows
-            for number, one in digest_rows(rows).items():
-                found[number] = (one.records, one.hash)
-        recent.close()
-        return found
+        return holds(self.pipeline, topic)
 
     async def command(self, *argv: str) -> Result:
         """`lakestream tables ...`, against this broker."""
@@ -97,6 +78,45 @@ class CareWorld:
         await self.lake.history.close()
         await self.pipeline.stop()
         await self.broker.stop()
+
+
+def balance(pipeline: TestPipeline, topic: str) -> dict[int, tuple[int, int]]:
+    """What landed less what was noted as removed, by partition: it has to be what the table holds (T16)."""
+    state = pipeline.replica.state
+    landing = state.catalog.landings[state.topics.by_name[topic].id]
+    found: dict[int, tuple[int, int]] = {}
+    for partition in landing.landed:
+        marks, gone = list(landing.marks(partition)), landing.removed.get(partition, [])
+        records = sum(one.records for one in marks) - sum(one.records for one in gone)
+        hashes = sum(one.digest for one in marks) - sum(one.digest for one in gone)
+        found[partition] = (records, hashes % 2**64)
+    return {partition: one for partition, one in found.items() if one != (0, 0)}
+
+
+def holds(pipeline: TestPipeline, topic: str) -> dict[int, tuple[int, int]]:
+    """The same out of the table's rows, as a reader that honours deletes finds them."""
+    known = pipeline.replica.state.topics.by_name[topic]
+    bound = pipeline.replica.state.catalog.of_topic(known.id)
+    assert bound is not None
+    recent = RecentFiles(pipeline.store)
+    reader = TableReader(pipeline.store, recent, ReadCaches(), lambda: bound.location)
+    found = {}
+    for partition in range(len(known.streams)):
+        rows = reader.read_rows(partition, 0, 1 << 40, 1 << 30).rows
+        for number, one in digest_rows(rows).items():
+            found[number] = (one.records, one.hash)
+    recent.close()
+    return found
+
+
+def caretaker(
+    pipeline: TestPipeline, folder: Path, limits: CareLimits | None = None, schedule: Schedule | None = None
+) -> Caretaker:
+    """One that looks for orphans at once, if nothing else is said."""
+    limits = limits or CareLimits()
+    jobs = care_jobs(pipeline, folder, limits)
+    schedule = schedule or Schedule(orphans_first_s=0.0)
+    return Caretaker(pipeline.replica, pipeline.lander, jobs, SystemClock(), limits, schedule)
 
 
 async def start_world(folder: Path, engine: Engine | None = None) -> CareWorld:

@@ -17,11 +17,13 @@ PIPELINE_START_S = 240.0
 COMMAND_S = 120.0
 
 
+def pipeline_starts(cluster: Cluster) -> list[int]:
+    """The process ids of all pipelines that came to land, the first one first."""
+    return [int(pid) for pid in re.findall(r"event=serves child=pipeline pid=(\d+)", cluster.log_text())]
+
+
 def await_pipeline(cluster: Cluster) -> None:
-    eventually(
-        lambda: re.search(r"event=serves child=pipeline pid=(\d+)", cluster.log_text()),
-        "the pipeline does not start", PIPELINE_START_S, cluster,
-    )  # fmt: skip
+    eventually(lambda: pipeline_starts(cluster), "the pipeline does not start", PIPELINE_START_S, cluster)
 
 
 def topic_state(cluster: Cluster, name: str) -> dict[str, Any]:
@@ -29,14 +31,14 @@ def topic_state(cluster: Cluster, name: str) -> dict[str, Any]:
         return next(topic for topic in json.load(answer)["topics"] if topic["name"] == name)
 
 
-def await_landed(cluster: Cluster, topic: str, count: int) -> None:
+def await_landed(cluster: Cluster, topic: str, count: int, limit_s: float = LAND_S) -> None:
     """Wait until so many records are rows, and no more wait."""
 
     def landed() -> bool:
         parts = topic_state(cluster, topic)["partitions"]
         return sum(part["landed"] for part in parts) == count and all(part["landed"] == part["end"] for part in parts)
 
-    eventually(landed, f"{count} records of {topic} are not in the table", LAND_S, cluster)
+    eventually(landed, f"{count} records of {topic} are not in the table", limit_s, cluster)
 
 
 def table_of(cluster: Cluster, topic: str, **properties: str) -> Table:

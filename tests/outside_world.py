@@ -1,4 +1,7 @@
-"""A broker and a pipeline without Spark whose topics have their tables in another catalog, for tests."""
+"""A broker and a pipeline without Spark whose topics have their tables in another catalog, for tests.
+
+The fixtures are imported by name; `world` and `stream` are what tests call them.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 from lakestream.data.folder import FolderWal
@@ -17,14 +21,19 @@ from lakestream.model.batch import HEADER
 from lakestream.model.catalog_landing import Landing
 from lakestream.model.records import decode_batch
 from lakestream.model.streams import Stream
+from lakestream.pipeline.care import Caretaker
+from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.repair import Tools
 from lakestream.stream.history import History
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader
+from tests.care_world import balance, caretaker, holds
 from tests.core import TestBroker, batch, start_broker
 from tests.pipeline_live import TestPipeline, start_pipeline
 
 CONTROL = 0x20
+VALUES = [f"{tag}{n}".encode() for tag in "vw" for n in range(10)]
+"""What `landed` has landed."""
 
 
 def sql_catalog(folder: Path, namespace: str = "streams") -> CatalogAddress:
@@ -39,7 +48,7 @@ class OutsideWorld:
 
     folder: Path
     log: MemoryLogStore
-    address: CatalogAddress
+    address: CatalogAddress | None
     broker: TestBroker
     pipeline: TestPipeline
     reader: Reader
@@ -47,9 +56,11 @@ class OutsideWorld:
     @property
     def catalog(self) -> Catalog:
         """As another engine sees it."""
+        assert self.address is not None
         return load_catalog(self.address.name, **self.address.given())
 
     def table(self, topic: str = "orders") -> Any:
+        assert self.address is not None
         return self.catalog.load_table((self.address.namespace, topic))
 
     def landing(self, topic: str = "orders") -> Landing:
@@ -70,12 +81,32 @@ class OutsideWorld:
         """All that waits; how many topics could not."""
         return await self.pipeline.driver.drain()
 
+    async def landed(self, topic: str = "orders") -> Stream:
+        """A topic of which two rounds have landed, ten records each."""
+        [stream] = await self.broker.topic(topic)
+        for tag in ("v", "w"):
+            await self.fill(stream, tag=tag)
+            assert await self.land() == 0
+        return stream
+
     async def follow(self) -> None:
         """Look at every table once, as the pipeline does every few seconds, and let the broker know."""
         follower = self.pipeline.lander._follower
         assert follower is not None
         await follower.follow()
         await self.broker.replica.catch_up()
+
+    def proven(self, topic: str = "orders", pipeline: TestPipeline | None = None) -> bool:
+        """Whether what landed, less what is noted as removed, is what the table holds, at its last snapshot (T16)."""
+        pipeline = pipeline or self.pipeline
+        state = pipeline.replica.state
+        landing = state.catalog.landings[state.topics.by_name[topic].id]
+        last = self.table(topic).current_snapshot().sequence_number
+        same = balance(pipeline, topic) == holds(pipeline, topic)
+        return same and landing.accounted == last and not landing.unproven
+
+    def caretaker(self, limits: CareLimits | None = None, pipeline: TestPipeline | None = None) -> Caretaker:
+        return caretaker(pipeline or self.pipeline, self.folder, limits)
 
     async def values(self, stream: Stream) -> list[bytes | None]:
         """What a consumer gets from the beginning."""
@@ -97,14 +128,15 @@ class OutsideWorld:
 
 
 @asynccontextmanager
-async def outside_world(folder: Path, address: CatalogAddress) -> AsyncIterator[OutsideWorld]:
+async def outside_world(folder: Path, address: CatalogAddress | None) -> AsyncIterator[OutsideWorld]:
+    """Without an address the tables are in our own catalog."""
     data = folder / "data"
     data.mkdir()
     log = MemoryLogStore()
     broker = await start_broker(log, FolderWal(data))
     pipeline = await start_pipeline(data, log, catalog=address)
     own = open_table_store(f"file://{data}")
-    options = store_options(address.given())
+    options = store_options(address.given()) if address is not None else {}
     store = WiderStore(own, lambda: outside_roots(broker.replica.state.catalog), lambda: options)
     history = History(broker.replica, store)
     reader = Reader(broker.replica, broker.wal, broker.cache, ReadLimits(), history)
@@ -114,6 +146,17 @@ async def outside_world(folder: Path, address: CatalogAddress) -> AsyncIterator[
         await history.close()
         await pipeline.stop()
         await broker.stop()
+
+
+@pytest.fixture(name="world")
+async def sql_world(tmp_path: Path) -> AsyncIterator[OutsideWorld]:
+    async with outside_world(tmp_path, sql_catalog(tmp_path)) as world:
+        yield world
+
+
+@pytest.fixture(name="stream")
+async def landed_stream(world: OutsideWorld) -> Stream:
+    return await world.landed()
 
 
 def tools_of(pipeline: TestPipeline) -> Tools:

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from lakestream.clock import SystemClock
 from lakestream.data.folder import FolderWal
-from lakestream.data.tables.iceberg import Committer
 from lakestream.data.tables.manifests import read_manifest, read_manifest_list
 from lakestream.data.tables.other_catalog import CatalogAddress, OtherCatalog
 from lakestream.data.tables.parquet import read_parquet
@@ -23,7 +22,7 @@ from lakestream.model.catalog_names import Warehouse
 from lakestream.model.commands import LEVEL, Register
 from lakestream.pipeline.driver import Driver
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
-from lakestream.pipeline.land import Lander
+from lakestream.pipeline.land import Lander, committer_of
 from lakestream.pipeline.outside import Outside
 from lakestream.pipeline.planner import RoundLimits
 from lakestream.pipeline.rounds import Engine, Here
@@ -101,7 +100,7 @@ async def start_pipeline(
     if catalog is not None:
         options = store_options(catalog.given())
         wider = WiderStore(store, lambda: outside_roots(replica.state.catalog), lambda: options)
-        outside = Outside(replica, OtherCatalog(catalog), wider, Committer(wider, random), clock, random)
+        outside = Outside(replica, OtherCatalog(catalog), wider, committer_of(replica, wider, random), clock, random)
         store = wider
     warehouse = Warehouse(f"{root}/{replica.state.cluster}/tables")
     lander = Lander(replica, store, lambda: warehouse, clock, random, outside)

@@ -1,13 +1,13 @@
 """What a table's snapshots did to its rows since the state last accounted for them (T16).
 
-What our own snapshots add and take is in the state: it was noted by the very command that committed them. Every other
-snapshot is compared with its parent: the files that differ are read on both sides. Rows that are gone, or are other
-ones, are what that snapshot did; files that only moved their rows cancel out. This works while both snapshots are kept.
-If one that could matter is not, the past is incomplete.
+What our own snapshots add and take is in the state: it was noted by the very command that committed them; in another
+catalog right after, and one of which that is not known yet is looked at like others'. Every other snapshot is compared
+with its parent: the files that differ are read on both sides. Rows that are gone, or are other ones, are what that
+snapshot did; files that only moved their rows cancel out. This works while both snapshots are kept. If one that could
+matter is not, the past is incomplete.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,54 +15,29 @@ import numpy as np
 
 from lakestream.data.tables.foreign import Refused
 from lakestream.data.tables.foreign_rows import Contents, File, contents
+from lakestream.data.tables.past import since, waits
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.table_metadata import SnapshotHead, TableMetadata
 from lakestream.errors import Corrupt, Missing
 from lakestream.lake.verify_facts import CAME_BACK, CHANGED, REMOVED, Past, SnapshotNote, tag_of
 from lakestream.lake.verify_ledger import HASH, OFFSET, Ledger, Numbers
 from lakestream.lake.verify_rows import RowReader, into
-from lakestream.model.catalog_names import RESERVED_PREFIX
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """The snapshots of main that are not accounted for, oldest first; `complete`: none of them is missing."""
-
-    heads: Sequence[SnapshotHead]
-    complete: bool
-
-
-def is_ours(summary: Mapping[str, str]) -> bool:
-    """Nobody else may write such entries into a summary (T13)."""
-    return any(name.startswith(RESERVED_PREFIX) for name in summary)
-
-
-def unaccounted(metadata: TableMetadata, accounted: int) -> Chain:
-    """Sequence numbers follow one another, so a hole in them is a snapshot that somebody expired."""
-    heads: list[SnapshotHead] = []
-    for head in metadata.ancestors(metadata.current_snapshot_id):
-        if head.sequence_number <= accounted:
-            return Chain(heads[::-1], True)
-        heads.append(head)
-    if not heads:
-        return Chain([], metadata.current_snapshot_id is None)
-    oldest = heads[-1]
-    return Chain(heads[::-1], oldest.parent_snapshot_id is None or oldest.sequence_number == accounted + 1)
 
 
 def past_of(
-    store: TableStore, metadata: TableMetadata, accounted: int, progress: Callable[[int], None] = lambda _: None
-) -> Past:
+    store: TableStore, metadata: TableMetadata, accounted: int, *, outside: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Past:  # fmt: skip
     """What all snapshots since then took and changed. Raises Retry."""
-    chain = unaccounted(metadata, accounted)
+    chain = since(metadata, accounted)
     by_id = {head.snapshot_id: head for head in metadata.snapshots}
     removals, notes, complete = Ledger(), list[SnapshotNote](), chain.complete
     for head in chain.heads:
         summary = metadata.summary(head.snapshot_id)
-        if is_ours(summary):
+        if not waits(summary, outside=outside):
             continue
         parent = by_id.get(head.parent_snapshot_id) if head.parent_snapshot_id is not None else None
-        if parent is None and head.parent_snapshot_id is not None:
+        if parent is None and (head.parent_snapshot_id is not None or accounted):
             complete = False
             continue
         try:

@@ -29,8 +29,8 @@ from lakestream.pipeline.care_jobs import CareJobs, NotDone, Progress, Result
 from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.diagnosis import Diagnosis, diagnose
 from lakestream.pipeline.keeping import keep_from
-from lakestream.pipeline.land import OUTSIDE, Lander
-from lakestream.pipeline.orphans import OTHERS_MS, Orphans, judge_orphans
+from lakestream.pipeline.land import Lander
+from lakestream.pipeline.orphans import OTHERS_MS, Listed, Orphans, judge_orphans
 from lakestream.pipeline.repair import Tools, repair
 from lakestream.pipeline.tasks import Failed
 
@@ -71,16 +71,15 @@ class Caretaker:
     """Runs beside the driver, in one pipeline."""
 
     def __init__(
-        self, replica: Replica, lander: Lander, jobs: CareJobs, clock: Clock, limits: CareLimits, schedule: Schedule,
-        root: str,
-    ) -> None:  # fmt: skip
+        self, replica: Replica, lander: Lander, jobs: CareJobs, clock: Clock, limits: CareLimits, schedule: Schedule
+    ) -> None:
         self._replica = replica
         self._lander = lander
         self._jobs = jobs
         self._clock = clock
         self._limits = limits
         self._schedule = schedule
-        self.accounts = Accounts(replica, lander, jobs, root)
+        self.accounts = Accounts(replica, lander, jobs)
         self._seen: dict[bytes, _Seen] = {}
         self._began_s = clock.monotonic()
         self._told_s = 0.0
@@ -137,8 +136,6 @@ class Caretaker:
         if topic is None or self._replica.state.catalog.of_topic(topic.id) is None:
             raise NotDone("the topic has no table")
         arguments, topic_id = one.arguments, one.topic_id
-        if one.kind != "repair" and self._lander.is_outside(topic_id):
-            raise NotDone(OUTSIDE)
         age_ms = _whole(arguments.get("older_than_ms"))
         match one.kind:
             case "optimize":
@@ -160,7 +157,7 @@ class Caretaker:
     async def _look_after(self, topic_id: bytes) -> None:
         topic, bound = self._replica.state.topics.by_id.get(topic_id), self._replica.state.catalog.of_topic(topic_id)
         now = self._clock.monotonic()
-        if topic is None or bound is None or self._lander.is_outside(topic_id):
+        if topic is None or bound is None:
             self._seen.pop(topic_id, None)
             return
         seen = self._seen.setdefault(topic_id, _Seen(orphans_s=self._began_s + self._schedule.orphans_first_s))
@@ -218,7 +215,7 @@ class Caretaker:
             return
         now_ms = self._clock.wall_ms()
         idle = table.metadata.current.timestamp_ms < now_ms - AGAIN_S * 1000
-        if idle and to_expire(table.metadata, now_ms, self._lander.unaccounted(table)):
+        if idle and to_expire(table.metadata, now_ms, self._lander.unaccounted(topic.id, table)):
             result = await self._jobs.expire(topic.id, None)
             log.info("expired snapshots of the idle topic %s: %s", topic.name, result.figures)
 
@@ -226,23 +223,27 @@ class Caretaker:
 
     async def remove_orphans(self, topic_id: bytes, older_than_ms: int | None, *, dry_run: bool) -> Result:
         """Delete files that nothing leads to. List first, then fold to the end, then judge (T12)."""
-        off, store = self._lander.off, self._lander.store
-        folder = root_of(self._bound(topic_id).location)
-        listed = await off(_dated, store, f"{folder}/")
+        lander = self._lander
+        listed = await lander.off(_dated, lander.store, f"{root_of(self._bound(topic_id).location)}/")
         await self._replica.catch_up()
-        location = self._bound(topic_id).location
-        known = await off(lambda: reachable(store, location, TableMetadata.parse(store.get(location))))
-        age_ms = self._schedule.others_ms if older_than_ms is None else older_than_ms
-        found: Orphans = judge_orphans(
-            listed, known, self._replica.state, location, before_ms=self._clock.wall_ms() - age_ms,
-            spared={uri for _, uris in self._lander.obsolete for uri in uris},
-        )  # fmt: skip
+        before_ms = self._clock.wall_ms() - (self._schedule.others_ms if older_than_ms is None else older_than_ms)
+        found = await self._judge_orphans(topic_id, listed, before_ms)
+        if found.ours and not dry_run and await lander.fence(topic_id):
+            found = await self._judge_orphans(topic_id, listed, before_ms)
         if not dry_run and (found.ours or found.others):
-            await off(store.delete, [*found.ours, *found.others])
+            await lander.off(lander.store.delete, [*found.ours, *found.others])
             ours, others = len(found.ours), len(found.others)
             log.info("removed %d files of ours and %d of others that nothing led to", ours, others)
         text = "nothing was removed: a dry run" if dry_run else ""
         return Result(text, {"ours": len(found.ours), "others": len(found.others), "bytes": found.size})
+
+    async def _judge_orphans(self, topic_id: bytes, listed: Listed, before_ms: int) -> Orphans:
+        store, location = self._lander.store, await self._lander.location_of(topic_id)
+        known = await self._lander.off(lambda: reachable(store, location, TableMetadata.parse(store.get(location))))
+        # Who writes metadata files in another catalog, and by which names, is not ours to know.
+        newest = "" if self._lander.is_outside(topic_id) else location
+        spared = {uri for _, uris in self._lander.obsolete for uri in uris}
+        return judge_orphans(listed, known, self._replica.state, newest, before_ms=before_ms, spared=spared)
 
     async def repair(self, topic_id: bytes, *, accept_loss: bool) -> Result:
         """Mend what can be mended, look at everything, and release the topic. Raises what is still wrong.
@@ -253,13 +254,11 @@ class Caretaker:
         tools = Tools(self._replica, lander.store, lander.committer, self._clock, lander.random, lander.outside)
         done = await repair(tools, topic.name, accept_loss)
         await self._replica.catch_up()
-        result = Result()
-        if not lander.is_outside(topic_id):
-            await self._settle(topic_id, quiet)
-            found: Diagnosis = await lander.off(diagnose, lander, self._replica.state, topic, self._bound(topic_id))
-            if not found.healthy:
-                raise NotDone(found.told())
-            result.count(files=found.files, rows=found.rows)
+        await self._settle(topic_id, quiet)
+        found: Diagnosis = await lander.off(diagnose, lander, self._replica.state, topic, self._bound(topic_id))
+        if not found.healthy:
+            raise NotDone(found.told())
+        result = Result(figures={"files": found.files, "rows": found.rows})
         said = [*done, "all files are there, and agree with the state"]
         if self._replica.state.catalog.landings[topic_id].held:
             await self._replica.propose(HoldTopic(topic_id, ""))

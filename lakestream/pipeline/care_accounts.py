@@ -1,6 +1,7 @@
 """Accounting: what others' snapshots took from a table or changed in it is noted in the state before they expire (T16).
 
-Their snapshots, as many as follow one another, are compared with the one before them: one commit may be several, first
+So are our own that took rows from a table in another catalog, if the state was not told of them (past.py). The
+snapshots, as many as follow one another, are compared with the one before them: one commit may be several, first
 taking rows away and then bringing them back changed. The rows of all files that differ are counted and hashed on both
 sides, by partition. What is missing after is removed; a row that is another one counts as no row less, and as the
 difference of the two hashes. Rewrites cancel out. Where a snapshot is gone before we came, that is noted instead.
@@ -8,19 +9,18 @@ difference of the two hashes. Rewrites cancel out. Where a snapshot is gone befo
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from lakestream.data.tables.live_files import LiveFile, LiveFiles
+from lakestream.data.tables.past import Run, runs, since
 from lakestream.data.tables.position_deletes import parse_deletes
-from lakestream.data.tables.summaries import is_ours
-from lakestream.data.tables.table_metadata import SnapshotHead, Table, TableMetadata
+from lakestream.data.tables.table_metadata import Table
 from lakestream.errors import Corrupt, Missing
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import NoteRemoved
 from lakestream.model.catalog_landing import LandedRange
 from lakestream.model.reasons import No
 from lakestream.pipeline.care_jobs import CareJobs, Lost, NotDone, Progress, Result
-from lakestream.pipeline.care_tasks import DIGEST, CareFile, CareTask, Rows
+from lakestream.pipeline.care_tasks import DIGEST, CareFile, Rows
 from lakestream.pipeline.land import Lander
 from lakestream.pipeline.tasks import Failed
 
@@ -29,54 +29,22 @@ log = logging.getLogger(__name__)
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Snapshots of main that are not accounted for, the oldest first; `complete`: none of them is missing."""
-
-    heads: Sequence[SnapshotHead]
-    complete: bool
-
-    def others(self, metadata: TableMetadata) -> list[tuple[int | None, SnapshotHead]]:
-        """Of each run of others' snapshots: the one before it, and its last."""
-        found: list[tuple[int | None, SnapshotHead]] = []
-        for head in self.heads:
-            if is_ours(metadata.summary(head.snapshot_id)):
-                continue
-            if found and found[-1][1].snapshot_id == head.parent_snapshot_id:
-                found[-1] = (found[-1][0], head)
-            else:
-                found.append((head.parent_snapshot_id, head))
-        return found
-
-
-def open_accounts(metadata: TableMetadata, accounted: int) -> Open:
-    """Sequence numbers follow one another, so a hole in them is a snapshot that somebody expired."""
-    heads: list[SnapshotHead] = []
-    for head in metadata.ancestors(metadata.current_snapshot_id):
-        if head.sequence_number <= accounted:
-            return Open(heads[::-1], True)
-        heads.append(head)
-    first = heads[-1] if heads else None
-    whole = first is None or first.parent_snapshot_id is None or first.sequence_number == accounted + 1
-    return Open(heads[::-1], whole)
-
-
 class Accounts:
     """Keeps the accounts of all tables."""
 
-    def __init__(self, replica: Replica, lander: Lander, jobs: CareJobs, root: str) -> None:
+    def __init__(self, replica: Replica, lander: Lander, jobs: CareJobs) -> None:
         self._replica = replica
         self._lander = lander
         self._jobs = jobs
-        self._root = root
 
     def due(self, topic_id: bytes, table: Table) -> bool:
         """Whether others have committed something that is not accounted for."""
         landing = self._replica.state.catalog.landings.get(topic_id)
         if landing is None:
             return False
-        waiting = open_accounts(table.metadata, landing.accounted)
-        return not waiting.complete or bool(waiting.others(table.metadata))
+        past = since(table.metadata, landing.accounted)
+        outside = self._lander.is_outside(topic_id)
+        return not past.complete or bool(runs(past, table.metadata, landing.accounted, outside=outside))
 
     async def settle(self, topic_id: bytes, progress: Progress) -> Result:
         """Account for all snapshots there are, one run after the other."""
@@ -86,30 +54,29 @@ class Accounts:
             raise NotDone(table.reason)
         metadata = table.metadata
         landing = self._replica.state.catalog.landings[topic_id]
-        waiting = open_accounts(metadata, landing.accounted)
-        unproven = not waiting.complete
-        for parent, head in waiting.others(metadata):
-            removed, sure = await self._judge(table, parent, head, progress)
-            await self._note(topic_id, head.sequence_number, removed, unproven=unproven or not sure)
+        past = since(metadata, landing.accounted)
+        unproven = not past.complete
+        outside = self._lander.is_outside(topic_id)
+        for run in runs(past, metadata, landing.accounted, outside=outside):
+            removed, sure = await self._judge(table, run, progress)
+            await self._note(topic_id, run.last.sequence_number, removed, unproven=unproven or not sure)
             unproven = False
             result.count(snapshots=1, rows_removed=sum(one.records for one in removed))
-        if unproven and waiting.heads:
-            await self._note(topic_id, waiting.heads[-1].sequence_number, [], unproven=True)
+        if unproven and past.heads:
+            await self._note(topic_id, past.heads[-1].sequence_number, [], unproven=True)
         return result
 
-    async def _judge(
-        self, table: Table, parent: int | None, head: SnapshotHead, progress: Progress
-    ) -> tuple[list[LandedRange], bool]:
-        """What the snapshots from `parent` to `head` did, and whether that is sure."""
-        if parent is not None and table.metadata.snapshot(parent) is None:
+    async def _judge(self, table: Table, run: Run, progress: Progress) -> tuple[list[LandedRange], bool]:
+        """What snapshots did, and whether that is sure."""
+        if not run.known:
             return [], False
         off, committer = self._lander.off, self._lander.committer
         try:
-            before = await off(committer.live_files, table, parent) if parent is not None else LiveFiles({}, ())
-            after = await off(committer.live_files, table, head.snapshot_id)
+            before = await off(committer.live_files, table, run.base) if run.base is not None else LiveFiles({}, ())
+            after = await off(committer.live_files, table, run.last.snapshot_id)
             differ = await off(self._differing, before, after)
-            had = await self._rows(before, differ, progress)
-            has = await self._rows(after, differ, progress)
+            had = await self._rows(table, before, differ, progress)
+            has = await self._rows(table, after, differ, progress)
         except (Missing, Corrupt, Lost) as error:
             log.warning("a snapshot of others cannot be accounted for: %s", error)
             return [], False
@@ -123,10 +90,10 @@ class Accounts:
             differ |= parse_deletes(self._lander.store.get(path)).keys()
         return set(differ)
 
-    async def _rows(self, side: LiveFiles, differ: set[str], progress: Progress) -> list[Rows]:
+    async def _rows(self, table: Table, side: LiveFiles, differ: set[str], progress: Progress) -> list[Rows]:
         files = [file for path, file in sorted(side.data.items()) if path in differ]
         tasks = [
-            CareTask(number, self._root, DIGEST, [_source(side, file) for file in some])
+            self._jobs.task(table, number, DIGEST, [_source(side, file) for file in some])
             for number, some in enumerate(self._jobs.by_bytes(files))
         ]
         answers = await self._jobs.run_all(tasks, progress, "compared")

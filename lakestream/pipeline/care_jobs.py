@@ -1,7 +1,8 @@
 """The jobs that take care of one topic's table: rewrite, delete, retention, expiry. Each commits or changes nothing.
 
-    live files at a base snapshot -> plan (pure) -> tasks on the engine, a few at a time -> one command for each commit
+    live files at a base snapshot -> plan (pure) -> tasks on the engine, a few at a time -> Lander.change: one commit
 
+It is the same in every catalog; only `Lander.change` knows where a commit is made (outside.py for others than ours).
 Whatever somebody else commits between the base and our commit makes the result worthless: it is thrown away and done
 again (T8). Landing goes on all the while: rounds of care are numbered like others, and take at most half of the slots.
 """
@@ -10,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lakestream.data.tables.conditions import check_condition
 from lakestream.data.tables.file_stats import FileStats
@@ -20,9 +21,10 @@ from lakestream.data.tables.live_files import LiveFile, LiveFiles
 from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.position_deletes import parse_deletes
 from lakestream.data.tables.schema import NAMES
-from lakestream.data.tables.summaries import CARE_KEY
+from lakestream.data.tables.summaries import CARE_KEY, OPTIMIZE
 from lakestream.data.tables.table_metadata import Table, TableMetadata
 from lakestream.data.tables.topic_table import STREAM_ORDER
+from lakestream.data.tables.wider_store import place_of
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.model.catalog_landing import LandedRange
@@ -139,7 +141,7 @@ class CareJobs:
                 gone = frozenset(replaced) | (picture.dangling(replaced) if done == len(groups) else frozenset())
                 places = [place for answer in answers for place in answer.places]
                 new = new_files(made, places, STREAM_ORDER)
-                commit = await self._rewrite(topic_id, base, gone, new, "replace", "optimize", [], name)
+                commit = await self._rewrite(topic_id, base, gone, new, "replace", OPTIMIZE, [], name)
                 base = commit.snapshot_id
                 result.count(
                     files_before=len(replaced), files_after=len(made), rows=sum(stats.rows for stats in made),
@@ -154,8 +156,8 @@ class CareJobs:
     def _merge(
         self, picture: Picture, group: Group, name: RoundName, number: int, spec: list[SpecField]
     ) -> CareTask:
-        return CareTask(
-            number, self._root, MERGE, [picture.source(file) for file in group.files],
+        return self.task(
+            picture.table, number, MERGE, [picture.source(file) for file in group.files],
             folder=self._folder(picture.table, name), split=group.split and not spec,
             target_bytes=self._limits.target_bytes, spec=spec,
         )  # fmt: skip
@@ -207,8 +209,8 @@ class CareJobs:
     ) -> list[Cared]:  # fmt: skip
         folder = self._folder(picture.table, name)
         tasks = [
-            CareTask(
-                number, self._root, FILTER, [picture.source(file) for file in some], folder=folder,
+            self.task(
+                picture.table, number, FILTER, [picture.source(file) for file in some], folder=folder,
                 target_bytes=self._limits.target_bytes, where=where, keep_from=list(keep_from),
             )
             for number, some in enumerate(self.by_bytes(files))
@@ -218,7 +220,7 @@ class CareJobs:
     async def _counted(self, picture: Picture, files: Sequence[LiveFile], progress: Progress) -> list[Cared]:
         """What rows there are in files."""
         tasks = [
-            CareTask(number, self._root, DIGEST, [picture.source(file) for file in some])
+            self.task(picture.table, number, DIGEST, [picture.source(file) for file in some])
             for number, some in enumerate(self.by_bytes(files))
         ]
         return await self.run_all(tasks, progress, "counted")
@@ -248,7 +250,8 @@ class CareJobs:
         def prepare(table: Table) -> Commit:
             commit = self._lander.committer.expire(
                 table, now_ms=self._clock.wall_ms(), older_than_ms=older_than_ms,
-                protected=self._lander.unaccounted(table),
+                protected=self._lander.unaccounted(topic_id, table),
+                write_metadata=not self._lander.is_outside(topic_id),
             )  # fmt: skip
             if commit is None:
                 raise NothingToDo("no snapshot is old enough")
@@ -327,7 +330,8 @@ class CareJobs:
         def prepare(table: Table) -> Commit:
             return self._lander.committer.rewrite(
                 table, base, gone, new, now_ms=self._clock.wall_ms(), operation=operation, notes={CARE_KEY: why},
-                protected=self._lander.protected(table),
+                protected=self._lander.protected(topic_id, table),
+                write_metadata=not self._lander.is_outside(topic_id),
             )  # fmt: skip
 
         commit = await self._lander.change(topic_id, prepare, removed, name.epoch)
@@ -337,6 +341,12 @@ class CareJobs:
 
     def _folder(self, table: Table, name: RoundName) -> str:
         return f"{table.metadata.location}/data/{name.member}-{name.epoch}-{name.round}"
+
+    def task(self, table: Table, number: int, mode: str, files: list[CareFile], **how: Any) -> CareTask:
+        """Workers open the store that the table lies in: another catalog may have placed it elsewhere."""
+        place = place_of(self._root, table.metadata_location)
+        elsewhere = self._lander.elsewhere() if place != self._root else {}
+        return CareTask(number, place, mode, files, elsewhere=elsewhere, **how)
 
     def by_bytes(self, files: Sequence[LiveFile]) -> Iterable[list[LiveFile]]:
         some: list[LiveFile] = []

@@ -46,6 +46,8 @@ class CareTask(msgspec.Struct, frozen=True, array_like=True):
     where: str = ""
     keep_from: list[tuple[int, int]] = []
     spec: list[SpecField] = []
+    elsewhere: dict[str, str] = {}
+    """What the store needs if it is not the cluster's: another catalog has placed the table there."""
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True):

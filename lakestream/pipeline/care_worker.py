@@ -6,7 +6,6 @@ Files are read row group by row group, their rows in the order of partition and 
 
 import logging
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +16,7 @@ from lakestream.data.tables.care_files import RowSource, SortedRows
 from lakestream.data.tables.conditions import BadCondition, Condition
 from lakestream.data.tables.file_stats import Digest, FileStats
 from lakestream.data.tables.parquet import FileWriter, stream_columns
-from lakestream.data.tables.store import TableStore, open_table_store
+from lakestream.data.tables.store import TableStore
 from lakestream.errors import Corrupt, LakestreamError, Missing
 from lakestream.pipeline.care_tasks import (
     DIGEST,
@@ -31,6 +30,7 @@ from lakestream.pipeline.care_tasks import (
     pack_care,
     unpack_care_task,
 )
+from lakestream.pipeline.worker import store_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,7 @@ def care_task(body: bytes, attempt: int) -> list[bytes]:
     """Do one task; one answer."""
     task = unpack_care_task(body)
     try:
-        store = _store(task.root)
+        store = store_at(task.root, task.elsewhere)
         if task.mode == MERGE:
             return [pack_care(merge(store, task, attempt))]
         if task.mode == DIGEST:
@@ -62,11 +62,6 @@ def care_task(body: bytes, attempt: int) -> list[bytes]:
         # Whatever it is, care can wait: it must not take the job of other tables with it.
         log.exception("a table could not be taken care of")
         return [pack_care(CareFailed(task.number, f"{type(error).__name__}: {error}"))]
-
-
-@cache
-def _store(root: str) -> TableStore:
-    return open_table_store(root)
 
 
 # -- many files into few ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The care for tables in another catalog between rounds: follow what others do, sweep, and see deleted topics off.
+"""The care for tables in another catalog between rounds: follow what others do, and see deleted topics off.
 
 Nobody tells us when another engine commits there, so every table is looked at every few seconds; what was deleted is
 gone for consumers then (C7), and a topic whose cause of being held has gone is released (T9, T13).
@@ -15,11 +15,8 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import TablesPurged
 from lakestream.model.catalog_landing import Departed
-from lakestream.model.catalog_names import root_of
-from lakestream.model.reasons import No
 from lakestream.model.topics import Topic
 from lakestream.pipeline.outside import Outside
-from lakestream.pipeline.sweep import candidates, referenced
 from lakestream.pipeline.tasks import Failed
 
 log = logging.getLogger(__name__)
@@ -112,42 +109,3 @@ class Follower:
         await outside.asked(outside.catalog.commit, found.handle, [], [unbound])
         kept = f"{departed.name}-{departed.topic_id.hex()}"
         await outside.asked(outside.catalog.rename, departed.name, kept)
-
-    # -- orphans -------------------------------------------------------------------------------------------------------
-
-    async def sweep(self, topic: Topic) -> int:
-        """Remove the orphans of one table (T12); how many. Raises LakestreamError.
-
-        A pipeline whose epoch has ended cannot be kept from committing in another catalog. An empty commit moves
-        `main`, on which whatever it prepared depends; only then is what nobody refers to nobody's for good.
-        """
-        outside, store = self._outside, self._outside.store
-        landing = self._replica.state.catalog.landings[topic.id]
-        found = await outside.asked(store.list, f"{root_of(landing.location)}/data/")
-        await self._replica.catch_up()
-        suspects = candidates([uri for uri, _ in found], self._replica.state)
-        if not await self._unknown(topic, suspects) or not await self._fenced(topic):
-            return 0
-        orphans = await self._unknown(topic, suspects)
-        await outside.asked(store.delete, orphans)
-        return len(orphans)
-
-    async def _unknown(self, topic: Topic, suspects: list[str]) -> list[str]:
-        """Those that the table does not refer to; none if that cannot be told."""
-        table = await self._outside.table(topic) if suspects else None
-        if table is None or isinstance(table, Failed):
-            return []
-        known = await self._outside.asked(referenced, self._outside.store, table.metadata_location)
-        return [uri for uri in suspects if uri not in known]
-
-    async def _fenced(self, topic: Topic) -> bool:
-        outside = self._outside
-        table = await outside.table(topic)
-        if isinstance(table, Failed):
-            return False
-        now_ms = self._clock.wall_ms()
-        commit = await outside.asked(outside.committer.append, table, [], [], now_ms=now_ms, write_metadata=False)
-        outcome = await outside.commit(topic, commit)
-        if isinstance(outcome, No):
-            await outside.asked(outside.store.delete, commit.written)
-        return not isinstance(outcome, No)

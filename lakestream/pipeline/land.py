@@ -19,12 +19,13 @@ from lakestream.data.tables.expiry import to_expire
 from lakestream.data.tables.file_stats import FileStats, add_digests
 from lakestream.data.tables.iceberg import Commit, Committer
 from lakestream.data.tables.manifests import NewFile
+from lakestream.data.tables.past import unaccounted
 from lakestream.data.tables.progress import Range, pack_digests
 from lakestream.data.tables.store import TableStore
-from lakestream.data.tables.summaries import DIGESTS_KEY, accounted_after, unaccounted
+from lakestream.data.tables.summaries import DIGESTS_KEY, accounted_after
 from lakestream.data.tables.table_metadata import Table
 from lakestream.data.tables.topic_table import STREAM_ORDER, TOPIC_ID_PROPERTY, new_topic_table
-from lakestream.errors import Corrupt, Fenced, LakestreamError, Missing, Unknown
+from lakestream.errors import Corrupt, Fenced, LakestreamError, Missing, Retry, Unknown
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import CatalogTable, CommitTables, HoldTopic, TableChange
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 COMMIT_ATTEMPTS = 8
 COMMITS_AT_ONCE = 8
 MAKE_AGAIN_S = 10.0
-OUTSIDE = "the table is in another catalog: its files are taken care of there"
 OUTRUN = "the progress moved meanwhile: another pipeline was faster"
 
 P = ParamSpec("P")
@@ -67,8 +67,8 @@ class Lander:
         self._outside = self.outside = outside
         self.look_every_s = FOLLOW_EVERY_S if outside is not None else float("inf")
         self._follower = Follower(replica, outside, self.hold, clock) if outside is not None else None
-        own = Committer(store, random, lambda: f"{replica.member_id}-{replica.epoch}")
-        self._committer = self.committer = own if outside is None else outside.committer
+        own = committer_of(replica, store, random) if outside is None else outside.committer
+        self._committer = self.committer = own
         self._pool = ThreadPoolExecutor(COMMITS_AT_ONCE, "land")
         self._tables: dict[bytes, Table] = {}
         self._not_made: dict[bytes, float] = {}
@@ -136,7 +136,7 @@ class Lander:
         landing = self._replica.state.catalog.landings.get(topic.id)
         if landing is not None and landing.held and not landing.held.startswith(HELD_BY_US):
             return Failed(topic.id, f"held: {landing.held}", False)
-        if self._is_outside(topic.id):
+        if self.is_outside(topic.id):
             if self._outside is None:
                 return Failed(topic.id, "the table is in another catalog, and the setting `catalog` is empty", True)
             return await self._outside.table(topic)
@@ -153,7 +153,7 @@ class Lander:
             return Failed(topic.id, "the table belongs to another topic, by its properties", True)
         return table
 
-    def _is_outside(self, topic_id: bytes) -> bool:
+    def is_outside(self, topic_id: bytes) -> bool:
         """Whether its table is in another catalog, or will be: a topic stays where its table was made."""
         landing = self._replica.state.catalog.landings.get(topic_id)
         return self._outside is not None if landing is None or not landing.uuid else bool(landing.location)
@@ -161,7 +161,7 @@ class Lander:
     async def _load(self, topic: Topic, bound: CatalogTable) -> Table:
         known = self._tables.get(topic.id)
         if known is None or known.metadata_location != bound.location:
-            known = self._tables[topic.id] = await self._off(self._committer.load, bound.location)
+            known = self._tables[topic.id] = await self.off(self._committer.load, bound.location)
         if known.metadata.uuid != bound.uuid:
             raise Corrupt(f"{bound.location} is of table {known.metadata.uuid}, not {bound.uuid}")
         return known
@@ -174,7 +174,7 @@ class Lander:
             location=self._warehouse().place_for(STREAMS, topic.name, uuid),
             now_ms=self._clock.wall_ms(),
         )
-        table = await self._off(self._committer.create, metadata)
+        table = await self.off(self._committer.create, metadata)
         change = TableChange(STREAMS, topic.name, uuid, "", table.metadata_location, topic_id=topic.id)
         outcome = await self._replica.propose(CommitTables([change]))
         if isinstance(outcome, No):
@@ -236,11 +236,7 @@ class Lander:
             except LakestreamError as error:
                 return Failed(work.topic_id, str(error), False), False
             if not isinstance(outcome, No):
-                if commit.table.metadata_location:
-                    self._tables[topic.id] = commit.table
-                obsolete = (*commit.obsolete, *self._outside.take_obsolete()) if self._outside else commit.obsolete
-                if obsolete:
-                    self.obsolete.append((self._clock.monotonic(), obsolete))
+                self._won(topic, commit)
                 return None, True
             await self._remove(commit.written)
             if outcome.reason != Reason.STALE_PREMISE:
@@ -260,18 +256,18 @@ class Lander:
         )
 
     async def _prepare(self, table: Table, work: TopicWork, files: Sequence[FileStats]) -> Commit | Failed:
-        outside = self._is_outside(work.topic_id)
+        outside = self.is_outside(work.topic_id)
         digests = add_digests(stats.digests for stats in files)
         told = pack_digests([(digests[one.partition].records, digests[one.partition].hash) for one in work.ranges])
         try:
-            return await self._off(
+            return await self.off(
                 self._committer.append,
                 table,
                 [NewFile(stats=stats, sort_order_id=STREAM_ORDER) for stats in files],
                 [Range(*one) for one in work.ranges],
                 now_ms=self._clock.wall_ms(),
                 notes={DIGESTS_KEY: told} if outside else None,
-                protected=self.protected(table),
+                protected=self.protected(work.topic_id, table),
                 write_metadata=not outside,
             )
         except ValueError as error:
@@ -279,39 +275,53 @@ class Lander:
         except LakestreamError as error:
             return Failed(work.topic_id, str(error), isinstance(error, Corrupt | Missing))
 
-    def is_outside(self, topic_id: bytes) -> bool:
-        return self._is_outside(topic_id)
-
     async def table_of(self, topic_id: bytes) -> Table | Failed:
         """A topic's table as it is now."""
         topic = self._replica.state.topics.by_id.get(topic_id)
         return await self._table(topic) if topic is not None else Failed(topic_id, "there is no such topic", False)
 
-    def unaccounted(self, table: Table) -> frozenset[int]:
-        """Snapshots of others that are not accounted for, and those before them (T16)."""
-        key = self._replica.state.catalog.keys.get(table.metadata.uuid)
-        bound = self._replica.state.catalog.tables.get(key) if key is not None else None
-        landing = self._replica.state.catalog.landings.get(bound.topic_id) if bound is not None else None
-        return unaccounted(table.metadata, landing.accounted) if landing is not None else frozenset()
+    def unaccounted(self, topic_id: bytes, table: Table) -> frozenset[int]:
+        """Snapshots that are not accounted for, and those before them (T16)."""
+        landing = self._replica.state.catalog.landings.get(topic_id)
+        if landing is None:
+            return frozenset()
+        return unaccounted(table.metadata, landing.accounted, outside=self.is_outside(topic_id))
 
-    def protected(self, table: Table) -> frozenset[int]:
+    def protected(self, topic_id: bytes, table: Table) -> frozenset[int]:
         """Snapshots that must not expire yet, since what they took away is not accounted for (T16)."""
-        return self.unaccounted(table) if to_expire(table.metadata, self._clock.wall_ms()) else frozenset()
+        expiring = to_expire(table.metadata, self._clock.wall_ms())
+        return self.unaccounted(topic_id, table) if expiring else frozenset()
 
     async def _swap(self, topic: Topic, commit: Commit, landed: list[LandedRange], epoch: int) -> Any:
-        """The one command. If its answer is lost, the state tells what became of it (T7)."""
         landing = self._replica.state.catalog.landings.get(topic.id)
         if landing is not None and landing.held.startswith(HELD_BY_US):
             await self._replica.propose(HoldTopic(topic.id, ""))
+        return await self._make_current(topic, commit, landed, [], epoch)
+
+    async def _make_current(
+        self, topic: Topic, commit: Commit, landed: list[LandedRange], removed: Sequence[LandedRange], epoch: int
+    ) -> Any:
+        """The one step by which a commit counts: a command of ours, or the commit in another catalog (T7)."""
         if self._replica.epoch != epoch:
             raise Fenced("the epoch in which the files were written has ended")
-        if self._outside is not None and self._is_outside(topic.id):
-            return await self._outside.commit(topic, commit)
-        return await self._propose(topic, commit, landed)
+        if self._outside is not None and self.is_outside(topic.id):
+            return await self._outside.commit(topic, commit, removed)
+        return await self._propose(topic, commit, landed, removed)
+
+    def _won(self, topic: Topic, commit: Commit) -> None:
+        """What was there before may be deleted after a grace."""
+        obsolete: Sequence[str] = commit.obsolete
+        if self._outside is not None and self.is_outside(topic.id):
+            obsolete = self._outside.take_obsolete()
+        else:
+            self._tables[topic.id] = commit.table
+        if obsolete:
+            self.obsolete.append((self._clock.monotonic(), tuple(obsolete)))
 
     async def _propose(
-        self, topic: Topic, commit: Commit, landed: list[LandedRange], removed: Sequence[LandedRange] = ()
+        self, topic: Topic, commit: Commit, landed: list[LandedRange], removed: Sequence[LandedRange]
     ) -> Any:
+        """One command. If its answer is lost, the state tells what became of it."""
         location = commit.table.metadata_location
         change = TableChange(
             STREAMS, topic.name, commit.table.metadata.uuid, commit.base, location, topic_id=topic.id, landed=landed,
@@ -331,28 +341,23 @@ class Lander:
     ) -> Commit | Failed:
         """Commit something else than a landing: `prepare` is asked again for each table that is current by then.
 
-        The rows that go are noted by the same command (T16). Raises what `prepare` does, Stale above all.
+        The rows that go are noted by the same command, or after it (T16). Raises what `prepare` does, Stale above all.
         """
         for _ in range(COMMIT_ATTEMPTS):
             topic = self._replica.state.topics.by_id.get(topic_id)
             if topic is None:
                 return Failed(topic_id, "the topic was deleted", False)
-            if self.is_outside(topic_id):
-                return Failed(topic_id, OUTSIDE, False)
             table = await self._table(topic)
             if isinstance(table, Failed):
                 return table
-            commit = await self._off(prepare, table)
+            commit = await self.off(prepare, table)
             try:
-                if self._replica.epoch != epoch:
-                    raise Fenced("the epoch in which the files were written has ended")
-                outcome = await self._propose(topic, commit, [], removed)
+                outcome = await self._make_current(topic, commit, [], removed, epoch)
             except LakestreamError as error:
                 # It may have happened: its files stay, and what nobody refers to is swept when this epoch has ended.
                 return Failed(topic_id, str(error), False)
             if not isinstance(outcome, No):
-                self._tables[topic.id] = commit.table
-                self.obsolete.append((self._clock.monotonic(), commit.obsolete))
+                self._won(topic, commit)
                 return commit
             await self._remove(commit.written)
             if outcome.reason != Reason.STALE_PREMISE:
@@ -394,8 +399,8 @@ class Lander:
     async def _sweep(self, folder: str) -> None:
         """Remove all that a round wrote for a topic that did not commit it."""
         try:
-            found = await self._off(self._store.list, f"{folder}/")
-            await self._off(self._store.delete, [uri for uri, _ in found])
+            found = await self.off(self._store.list, f"{folder}/")
+            await self.off(self._store.delete, [uri for uri, _ in found])
         except LakestreamError as error:
             log.warning("files of a round that failed are left for the next sweep: %s", error)
 
@@ -404,26 +409,47 @@ class Lander:
         bound = self._replica.state.catalog.of_topic(topic_id)
         if bound is None:
             return 0
-        topic = self._replica.state.topics.by_id[topic_id]
         try:
-            if self._is_outside(topic.id):
-                return await self._follower.sweep(topic) if self._follower is not None else 0
-            found = await self._off(self._store.list, f"{root_of(bound.location)}/data/")
+            found = await self.off(self._store.list, f"{root_of(bound.location)}/data/")
             await self._replica.catch_up()
-            bound = self._replica.state.catalog.of_topic(topic_id)
             suspects = candidates([uri for uri, _ in found], self._replica.state)
-            if bound is None or not suspects:
-                return 0
-            known = await self._off(referenced, self._store, bound.location)
-            later = {uri for _, uris in self.obsolete for uri in uris}
-            orphans = [uri for uri in suspects if uri not in known and uri not in later]
-            await self._off(self._store.delete, orphans)
+            orphans = await self._unknown(topic_id, suspects)
+            if orphans and await self.fence(topic_id):
+                orphans = await self._unknown(topic_id, orphans)
+            await self.off(self._store.delete, orphans)
         except LakestreamError as error:
             log.warning("a table could not be swept: %s", error)
             return 0
         if orphans:
             log.info("removed %d files of rounds that did not end", len(orphans))
         return len(orphans)
+
+    async def _unknown(self, topic_id: bytes, suspects: Sequence[str]) -> list[str]:
+        """Those that the table does not refer to, and that had their grace."""
+        if not suspects or self._replica.state.catalog.of_topic(topic_id) is None:
+            return []
+        known = await self.off(referenced, self._store, await self.location_of(topic_id))
+        later = {uri for _, uris in self.obsolete for uri in uris}
+        return [uri for uri in suspects if uri not in known and uri not in later]
+
+    async def location_of(self, topic_id: bytes) -> str:
+        """The current metadata file of a table, as its catalog says. Raises Retry."""
+        bound = self._replica.state.catalog.of_topic(topic_id)
+        table = await self.table_of(topic_id) if bound is None or self.is_outside(topic_id) else None
+        if isinstance(table, Failed):
+            raise Retry(table.reason)
+        if table is not None:
+            return table.metadata_location
+        assert bound is not None
+        return bound.location
+
+    async def fence(self, topic_id: bytes) -> bool:
+        """Nobody whose epoch has ended can commit what it prepared; whether that took a commit. Raises Retry."""
+        topic = self._replica.state.topics.by_id.get(topic_id)
+        if topic is None or self._outside is None or not self.is_outside(topic_id):
+            return False
+        await self._outside.fence(topic)
+        return True
 
     async def delete_obsolete(self, grace_s: float) -> None:
         """Remove what commits made unreachable, once readers of older snapshots had their time (T11)."""
@@ -435,17 +461,18 @@ class Lander:
     async def _remove(self, uris: Sequence[str]) -> None:
         """Take away what nobody refers to; that it failed is no reason to fail anything else."""
         try:
-            await self._off(self._store.delete, uris)
+            await self.off(self._store.delete, uris)
         except LakestreamError as error:
             log.warning("files that nobody reaches are left: %s", error)
 
     async def off(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Something that blocks, in one of our threads."""
-        return await self._off(work, *args, **kwargs)
-
-    async def _off(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+
+def committer_of(replica: Replica, store: TableStore, random: Random) -> Committer:
+    """Its manifests and lists carry the member and the epoch in their names (T12)."""
+    return Committer(store, random, lambda: f"{replica.member_id}-{replica.epoch}")
 
 
 def _stumbled(topic_id: bytes, error: Exception) -> Failed:

@@ -23,6 +23,7 @@ from lakestream.pipeline.planner import wanted_from
 PIPELINE_ROLE = "pipeline"
 PIPELINE_NEEDS = ("pyarrow", "pyspark")
 REMEMBERED_MAX = 10_000
+OWN, ANOTHER = "our own", "another"
 SIZES = {"rows": "total-records", "files": "total-data-files", "bytes": "total-files-size",
          "delete_files": "total-delete-files"}  # fmt: skip
 
@@ -32,8 +33,10 @@ Json = dict[str, Any]
 class Listing:
     """Tells of tables. What is in a metadata file never changes, so it is read once."""
 
-    def __init__(self, store: TableStore) -> None:
+    def __init__(self, store: TableStore, namespace: str = STREAMS) -> None:
+        """`namespace`: that of the topics' tables in another catalog."""
         self._store = store
+        self._namespace = namespace
         self._known: dict[str, tuple[str, Json]] = {}
 
     def tables(self, state: State, topic: str | None = None) -> Json:
@@ -43,6 +46,8 @@ class Listing:
         names = sorted(state.topics.by_name) if topic is None else [topic]
         told = [describe_table(state, state.topics.by_name[name]) for name in names if name in state.topics.by_name]
         for one in told:
+            if one["catalog"] == ANOTHER:
+                one["table"] = f"{self._namespace}.{one['topic']}"
             one.update(self._sizes(one["uuid"], one["metadata_location"]))
         return {"pipeline": describe_pipeline(state), "time_ms": state.members.time_ms, "tables": told}
 
@@ -87,6 +92,8 @@ def describe_table(state: State, topic: Topic) -> Json:
         "topic": topic.name,
         "enabled": enabled,
         "table": f"{STREAMS}.{topic.name}" if table is not None else "",
+        "catalog": "" if table is None else ANOTHER if landing is not None and landing.location else OWN,
+        "unproven": landing is not None and landing.unproven,
         "uuid": table.uuid if table is not None else landing.uuid if landing is not None else "",
         "location": root_of(table.location) if table is not None else "",
         "metadata_location": table.location if table is not None else "",

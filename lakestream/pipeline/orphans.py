@@ -33,7 +33,10 @@ class Orphans:
 def judge_orphans(
     listed: Listed, known: set[str], state: State, location: str, *, before_ms: int, spared: set[str]
 ) -> Orphans:
-    """`listed` was made before `known` and `state`; `spared` are files that have their grace."""
+    """`listed` was made before `known` and `state`; `spared` are files that have their grace.
+
+    `location` is the current metadata file, empty if others name them: then all of these are others' files.
+    """
     ours, others, size = [], [], 0
     for uri, length, changed_ms in listed:
         if uri in known or uri in spared:

@@ -1,15 +1,24 @@
 """Topics' tables in somebody else's catalog: made there, committed to there, and followed.
 
-    commit in the catalog, with progress and digests -> Land tells the state      (a crash between: healed by following)
     follow: load -> judge what came since (T9, T13) -> Land tells brokers where the table is now, or the topic is held
+    commit: 1. the catalog's own commit, with progress and digests, on condition that `main` is what it was
+            2. Land: the state knows where the table is, and what landed
+            3. NoteRemoved: the state knows what rows went, and up to which snapshot all is accounted for (T16)
 
 The table is the truth. What its progress has beyond the state's is told without writing again; what it lacks holds the
-topic. Brokers go on with the last metadata file that was found good.
+topic. Brokers go on with the last metadata file that was found good. Landing and care commit by the same three steps,
+and each state between them heals by itself:
+
+    after 1   the next look finds a newer table: its rows are judged like anybody's, then 2 and 3 are done
+    after 2   appends and rewrites take nothing away: the next look does 3. A snapshot of ours that took rows away is
+              not accounted for, so nobody here expires it, and care compares it with the one before (care_accounts.py)
+    unknown   the table is loaded again. Only if the commit is in it, and nothing after it, it counts as made; else
+              nothing is deleted, and what was written stays until a sweep, which first makes it worthless (`fence`)
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import ParamSpec, TypeVar
@@ -24,16 +33,17 @@ from lakestream.data.tables.iceberg import Commit, Committer, Stale
 from lakestream.data.tables.metadata_json import main_of, parse, snapshot_of
 from lakestream.data.tables.metadata_schema import Json
 from lakestream.data.tables.other_catalog import Found, OtherCatalog
+from lakestream.data.tables.past import since, waits
 from lakestream.data.tables.progress import PROGRESS_PROPERTY, Range, unpack_progress
 from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.table_metadata import Table
+from lakestream.data.tables.table_metadata import Table, TableMetadata
 from lakestream.data.tables.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.data.tables.wider_store import WiderStore
 from lakestream.errors import Corrupt, Exists, LakestreamError, Missing, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog import HoldTopic, Land
+from lakestream.model.catalog import HoldTopic, Land, NoteRemoved
 from lakestream.model.catalog_landing import LandedRange, Landing
 from lakestream.model.catalog_names import root_of
 from lakestream.model.reasons import No, Reason
@@ -99,9 +109,11 @@ class Outside:
         except Missing as error:
             raise Missing(f"it is not in the catalog any more, or its metadata file is lost: {error}") from error
         self._found[topic.id] = found
-        if found.location == landing.location:
-            return await self.asked(self.committer.load, found.location)
-        return await self._accept(topic, landing, found.location, None)
+        if found.location != landing.location:
+            return await self._accept(topic, landing, found.location, None)
+        table = await self.asked(self.committer.load, found.location)
+        await self._account(topic, table)
+        return table
 
     async def _make(self, topic: Topic) -> Table:
         """A table for a topic that has none; one that a crash left behind is taken."""
@@ -134,10 +146,13 @@ class Outside:
 
     # -- what came since -----------------------------------------------------------------------------------------------
 
-    async def _accept(self, topic: Topic, landing: Landing, location: str, own: Commit | None) -> Table:
+    async def _accept(
+        self, topic: Topic, landing: Landing, location: str, own: Commit | None,
+        removed: Sequence[LandedRange] | None = None,
+    ) -> Table:  # fmt: skip
         """Judge the table as it is now against the last one found good, and tell the state. Raises Refused.
 
-        `own`: the commit of ours that it comes from; then its rows are known.
+        `own`: the commit of ours that it comes from; then its rows are known. `removed`: those that it took away.
         """
         new = await self.asked(self._load_inside, landing, location)
         landed = {number: self._replica.state.streams.by_id[one].landed for number, one in enumerate(topic.streams)}
@@ -145,7 +160,7 @@ class Outside:
         ranges = await self.asked(self._told_of, new, verdict) if own is None else _digests(verdict)
         if ranges and landing.held.startswith(HELD_BY_US):
             await self._replica.propose(HoldTopic(topic.id, ""))
-        snapshot = new.metadata.current_snapshot_id if ranges else 0
+        snapshot = new.metadata.current_snapshot_id if ranges or own is not None else 0
         told = Land(topic.id, landing.uuid, snapshot or 0, ranges, location, landing.location)
         outcome = await self._replica.propose(told)
         if isinstance(outcome, No):
@@ -155,7 +170,27 @@ class Outside:
                 raise Retry(f"another pipeline tells of it, too: {outcome.message}")
         elif ranges and own is None:
             log.warning("topic %s: the state is told of rows that the table had more: %s", topic.name, verdict.ranges)
+        await self._account(topic, new, own, removed)
         return new
+
+    async def _account(
+        self, topic: Topic, table: Table, own: Commit | None = None, removed: Sequence[LandedRange] | None = None
+    ) -> None:
+        """Note that all is accounted for, with what our own commit took away; nothing if a snapshot waits (T16)."""
+        landing = self._landing(topic)
+        if landing is None or landing.uuid != table.metadata.uuid:
+            return
+        known = _added(own) if own is not None and removed is not None else None
+        past = since(table.metadata, landing.accounted)
+        left = [head.snapshot_id for head in past.heads if head.snapshot_id != known]
+        if not past.heads or any(waits(table.metadata.summary(one), outside=True) for one in left):
+            return
+        upto = past.heads[-1].sequence_number
+        note = NoteRemoved(topic.id, landing.accounted, upto, list(removed or ()), not past.complete)
+        try:
+            await self._replica.propose(note)
+        except LakestreamError as error:
+            log.warning("topic %s: its snapshots are accounted for later: %s", topic.name, error)
 
     def _load_inside(self, landing: Landing, location: str) -> Table:
         check_place(root_of(landing.location), location)
@@ -188,8 +223,8 @@ class Outside:
 
     # -- commits -------------------------------------------------------------------------------------------------------
 
-    async def commit(self, topic: Topic, commit: Commit) -> int | No:
-        """Make a commit current and tell the state: the number of ranges, or that somebody was faster.
+    async def commit(self, topic: Topic, commit: Commit, removed: Sequence[LandedRange] | None = None) -> int | No:
+        """Make a commit current and tell the state; or that somebody was faster. `removed`: None if it is not known.
 
         Raises Unknown if it may have been made, Retry if it certainly was not.
         """
@@ -204,25 +239,31 @@ class Outside:
             except Unknown as error:
                 location = await self._looked_up(topic, commit, error)
             try:
-                table = await self._accept(topic, landing, location, commit)
-                self._obsolete += await self.asked(self._dropped, commit.base, table)
+                table = await self._accept(topic, landing, location, commit, removed)
+                self._obsolete += await self.asked(self._unreachable, commit, table)
             except (Refused, Missing, Corrupt, Rejected, Retry) as error:
                 # The rows are in the table, and the state will be told when the cause is gone.
                 raise Unknown(f"{TABLE}{error}") from error
             return 1
 
     def take_obsolete(self) -> list[str]:
-        """Old metadata files that our commits made unreachable: who commits through PyIceberg has to remove them."""
+        """Files that our commits made unreachable, to be deleted after a grace."""
         taken, self._obsolete = self._obsolete, []
         return taken
 
-    def _dropped(self, base: str, table: Table) -> list[str]:
-        """The metadata files that the table no longer mentions. Blocking."""
-        if table.metadata.properties.get(CLEAN_UP, "").lower() != "true":
-            return []
-        before = self.committer.load(base).metadata
-        kept = {entry["metadata-file"] for entry in table.metadata.value("metadata-log", [])}
-        return [one["metadata-file"] for one in before.value("metadata-log", []) if one["metadata-file"] not in kept]
+    def _unreachable(self, commit: Commit, table: Table) -> list[str]:
+        """Blocking. Files of expired snapshots count only if the table has the snapshots that we thought it had:
+
+        somebody may have made a branch meanwhile that goes on from an expired one. Who commits through PyIceberg has
+        to remove old metadata files, too.
+        """
+        thought, has = ({head.snapshot_id for head in one.metadata.snapshots} for one in (commit.table, table))
+        found = list(commit.obsolete) if thought == has else []
+        if table.metadata.properties.get(CLEAN_UP, "").lower() == "true":
+            before = self.committer.load(commit.base).metadata.value("metadata-log", [])
+            kept = {entry["metadata-file"] for entry in table.metadata.value("metadata-log", [])}
+            found += [one["metadata-file"] for one in before if one["metadata-file"] not in kept]
+        return found
 
     async def _looked_up(self, topic: Topic, commit: Commit, error: Unknown) -> str:
         """What became of a commit whose answer was lost (T7). Raises Unknown if it cannot be told, or not yet."""
@@ -232,11 +273,27 @@ class Outside:
             table = await self.asked(self.committer.load, found.location)
         except LakestreamError:
             raise error from None
-        if all(head.snapshot_id != commit.snapshot_id for head in table.metadata.ancestors(_main(table))):
+        if not _is_in(commit, table.metadata):
             raise error
         if table.metadata.current_snapshot_id != commit.snapshot_id:
             raise Unknown("the commit was made, and others since: they are judged next") from error
         return found.location
+
+    async def fence(self, topic: Topic) -> None:
+        """Whatever a pipeline that is dead, or thought to be, has prepared cannot be committed any more (T12).
+
+        Nobody keeps it from committing here, but what it prepared depends on `main`, which an empty commit moves; to
+        prepare it anew it has to tell the state where the table is, and learns that its epoch has ended. Raises Retry.
+        """
+        table = await self.table(topic)
+        if isinstance(table, Failed):
+            raise Retry(table.reason)
+        now_ms = self._clock.wall_ms()
+        commit = await self.asked(self.committer.append, table, [], [], now_ms=now_ms, write_metadata=False)
+        outcome = await self.commit(topic, commit)
+        if isinstance(outcome, No):
+            await self.asked(self.store.delete, commit.written)
+            raise Retry(outcome.message)
 
     # -- small things --------------------------------------------------------------------------------------------------
 
@@ -271,8 +328,17 @@ def progress_of(table: Table) -> dict[int, int]:
     return {partition: landed.end for partition, landed in packed.items()}
 
 
-def _main(table: Table) -> int | None:
-    return table.metadata.current_snapshot_id
+def _added(commit: Commit) -> int | None:
+    """The snapshot that a commit makes; none if it only expires others."""
+    return commit.snapshot_id if any(one["action"] == "add-snapshot" for one in commit.updates) else None
+
+
+def _is_in(commit: Commit, metadata: TableMetadata) -> bool:
+    """Whether a table is one that a commit was made to: its snapshot is there, and those that it expired are not."""
+    line = {head.snapshot_id for head in metadata.ancestors(metadata.current_snapshot_id)}
+    lists = [one["snapshot-ids"] for one in commit.updates if one["action"] == "remove-snapshots"]
+    left = {head.snapshot_id for head in metadata.snapshots}
+    return commit.snapshot_id in line and all(left.isdisjoint(expired) for expired in lists)
 
 
 def _digests(verdict: Followed) -> list[LandedRange]:

@@ -24,7 +24,7 @@ from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY, new_topic_tabl
 from lakestream.errors import Corrupt, Missing, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog import CatalogTable, CommitTables, HoldTopic, Land, TableChange
+from lakestream.model.catalog import CatalogTable, CommitTables, HoldTopic, Land, NoteRemoved, TableChange
 from lakestream.model.catalog_landing import Landing
 from lakestream.model.catalog_names import STREAMS, root_of
 from lakestream.model.reasons import No, Reason
@@ -137,6 +137,7 @@ async def _metadata_back(tools: Tools, topic: Topic, accept_loss: bool) -> list[
     outcome = await _swap(tools, topic, bound, made.metadata_location)
     if isinstance(outcome, No):
         raise Retry(outcome.message)
+    await _unproven(tools, topic)
     return [f"the table is what it was at {older.metadata_location}: what landed later is lost"]
 
 
@@ -234,6 +235,8 @@ class _Elsewhere:
         outcome = await self._tools.replica.propose(told_state)
         if isinstance(outcome, No):
             raise Retry(outcome.message)
+        if self._accept_loss:
+            await _unproven(self._tools, topic)
         return told
 
     def _plan(self, landing: Landing, location: str) -> tuple[list[Json], list[str], list[Json]]:
@@ -323,6 +326,12 @@ def _landed(tools: Tools, topic: Topic) -> dict[int, Landed]:
     streams: Sequence[int] = topic.streams
     found = {number: tools.replica.state.streams.by_id[one].landed for number, one in enumerate(streams)}
     return {number: Landed(end) for number, end in found.items() if end}
+
+
+async def _unproven(tools: Tools, topic: Topic) -> None:
+    """What was given up is in no account, so the past cannot be proven any more (T16)."""
+    accounted = tools.replica.state.catalog.landings[topic.id].accounted
+    await tools.replica.propose(NoteRemoved(topic.id, accounted, accounted, [], True))
 
 
 def _is_outside(tools: Tools, topic: Topic) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from lakestream.data.tables.iceberg import Committer
 from lakestream.data.tables.other_catalog import CatalogAddress, OtherCatalog
 from lakestream.data.tables.store import open_table_store
 from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
@@ -29,7 +28,7 @@ from lakestream.pipeline.care_jobs import CareJobs
 from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.driver import Driver
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
-from lakestream.pipeline.land import Lander
+from lakestream.pipeline.land import Lander, committer_of
 from lakestream.pipeline.outside import Outside
 from lakestream.pipeline.planner import RoundLimits
 from lakestream.pipeline.spark import Spark
@@ -146,7 +145,7 @@ class Pipeline:
             replica, lander, spark, self._clock, Freshness(options.freshness), options.limits, options.root
         )
         jobs = CareJobs(lander, driver, spark, self._clock, options.care, options.root)
-        caretaker = Caretaker(replica, lander, jobs, self._clock, options.care, options.schedule, options.root)
+        caretaker = Caretaker(replica, lander, jobs, self._clock, options.care, options.schedule)
         self.membership.settled = driver.settled
         await self.membership.join()
         if replica.state.care.trouble:
@@ -179,7 +178,7 @@ class Pipeline:
     def _outside(self, store: WiderStore) -> Outside | None:
         if self._options.catalog is None:
             return None
-        catalog, committer = OtherCatalog(self._options.catalog), Committer(store, self._random)
+        catalog, committer = OtherCatalog(self._options.catalog), committer_of(self.replica, store, self._random)
         return Outside(self.replica, catalog, store, committer, self._clock, self._random)
 
     def _warehouse(self) -> Warehouse:

@@ -7,7 +7,7 @@ suffers is its own answer; the others of the task go on.
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -16,14 +16,14 @@ from lakestream.data.tables.decode import STAMPED, Decoded, WalSlice, decode_pie
 from lakestream.data.tables.file_stats import Digest, FileStats, add_digests
 from lakestream.data.tables.parquet import FileWriter
 from lakestream.data.tables.slices import Slice
-from lakestream.data.tables.store import TableStore, open_table_store
+from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.wider_store import open_elsewhere
 from lakestream.errors import Corrupt, LakestreamError, Missing, Retry, Unknown
 from lakestream.pipeline.tasks import Answer, Failed, Landed, Task, TopicShare, pack_answers, unpack_task
 
 log = logging.getLogger(__name__)
 
-STORES_ELSEWHERE = 256
+STORES = 256
 FILE_BYTES = 128 << 20
 """A file that has grown to this gets no more rows."""
 
@@ -39,7 +39,7 @@ def land_task(body: bytes, attempt: int) -> list[bytes]:
     if not body:
         return []
     task = unpack_task(body)
-    return land_in(_store(task.root), task, attempt)
+    return land_in(store_at(task.root, {}), task, attempt)
 
 
 def land_in(store: TableStore, task: Task, attempt: int) -> list[bytes]:
@@ -48,13 +48,13 @@ def land_in(store: TableStore, task: Task, attempt: int) -> list[bytes]:
     return pack_answers(_land(task, share, _home(store, task, share), read, attempt) for share in task.topics)
 
 
-@cache
-def _store(root: str) -> TableStore:
-    return open_table_store(root)
+def store_at(root: str, elsewhere: Mapping[str, str]) -> TableStore:
+    """The store of a folder or bucket, opened once; `elsewhere` is what one needs that is not the cluster's."""
+    return _store(root, tuple(sorted(elsewhere.items())))
 
 
-@lru_cache(maxsize=STORES_ELSEWHERE)
-def _store_elsewhere(root: str, options: tuple[tuple[str, str], ...]) -> TableStore:
+@lru_cache(maxsize=STORES)
+def _store(root: str, options: tuple[tuple[str, str], ...]) -> TableStore:
     return open_elsewhere(root, lambda: dict(options))
 
 
@@ -62,7 +62,7 @@ def _home(store: TableStore, task: Task, share: TopicShare) -> TableStore:
     """The store that a topic's files go to: another catalog may have placed its table elsewhere."""
     if share.folder.startswith(f"{task.root}/"):
         return store
-    return _store_elsewhere(share.folder.rpartition("/data/")[0], tuple(sorted(task.elsewhere.items())))
+    return store_at(share.folder.rpartition("/data/")[0], task.elsewhere)
 
 
 def _land(

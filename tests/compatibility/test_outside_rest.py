@@ -10,6 +10,7 @@ from pyiceberg.expressions import EqualTo
 from lakestream.data.tables.other_catalog import CatalogAddress
 from lakestream.errors import Unknown
 from lakestream.pipeline.repair import repair
+from tests.care_world import care_jobs, quiet
 from tests.catalog_server import CatalogServer
 from tests.outside_world import OutsideWorld, outside_world, tools_of
 from tests.stream_table import rows as made_rows
@@ -38,6 +39,21 @@ async def test_a_topic_lands_in_another_clusters_catalog(world: OutsideWorld, se
     world.table().delete(EqualTo("stream_offset", 3))
     await world.follow()
     assert len(await world.values(streams[0])) == 19 and world.landing().held == ""
+
+
+async def test_a_table_in_another_clusters_catalog_is_taken_care_of(world: OutsideWorld) -> None:
+    stream = await world.landed()
+    world.table().delete(EqualTo("stream_offset", 3))
+    await world.caretaker().step()
+    assert world.proven()
+    jobs = care_jobs(world.pipeline, world.folder)
+    await jobs.delete(stream.topic.id, "stream_offset = 12", quiet)
+    await jobs.optimize(stream.topic.id, quiet, asked=True)
+    assert (await jobs.expire(stream.topic.id, 0)).figures["snapshots_left"] == 1
+    await world.caretaker().remove_orphans(stream.topic.id, None, dry_run=False)
+    await world.pipeline.lander.delete_obsolete(0.0)
+    assert world.offsets() == [(0, n) for n in range(20) if n not in (3, 12)]
+    assert len(await world.values(stream)) == 18 and world.proven()
 
 
 async def test_foreign_rows_and_a_dropped_table_hold_and_are_repaired(world: OutsideWorld) -> None:

@@ -19,17 +19,15 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyiceberg")
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
+from tests.lake_live import PIPELINE_START_S, await_landed, await_pipeline, pipeline_starts, table_of, topic_state
 from tests.serving import Cluster, eventually, serving
 from tests.workload import create_topic
 
 PARTITIONS = 2
 COUNT = 3000
 TIME_MS = 1_700_000_000_000
-LAND_S = 20.0
-PIPELINE_START_S = 60.0
 
 Sent = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 Got = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
@@ -38,13 +36,8 @@ Got = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with serving(tmp_path_factory.mktemp("lake"), tables=True, broker_session_ms=4000, broker_heartbeat_ms=500) as one:
-        eventually(lambda: pipeline_starts(one), "the pipeline does not start", PIPELINE_START_S, one)
+        await_pipeline(one)
         yield one
-
-
-def pipeline_starts(cluster: Cluster) -> list[int]:
-    """The process ids of all pipelines that came to land, the first one first."""
-    return [int(pid) for pid in re.findall(r"event=serves child=pipeline pid=(\d+)", cluster.log_text())]
 
 
 def record(number: int) -> Sent:
@@ -116,27 +109,6 @@ def rows(table: Table, partition: int) -> list[Got]:
         )
         for row in found
     ]
-
-
-def state(cluster: Cluster) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{cluster.http[0]}/metadata", timeout=5) as answer:
-        return dict(json.load(answer))
-
-
-def topic_state(cluster: Cluster, name: str) -> dict[str, Any]:
-    return next(topic for topic in state(cluster)["topics"] if topic["name"] == name)
-
-
-def await_landed(cluster: Cluster, topic: str, count: int, limit_s: float = LAND_S) -> None:
-    def landed() -> bool:
-        parts = topic_state(cluster, topic)["partitions"]
-        return sum(part["landed"] for part in parts) == count and all(part["landed"] == part["end"] for part in parts)
-
-    eventually(landed, f"{count} records of {topic} are not in the table", limit_s, cluster)
-
-
-def table_of(cluster: Cluster, topic: str) -> Table:
-    return RestCatalog("lake", uri=f"http://{cluster.http[0]}/iceberg").load_table(("streams", topic))
 
 
 def metric(cluster: Cluster, name: str) -> float:

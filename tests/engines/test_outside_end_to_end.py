@@ -4,9 +4,8 @@ One cluster lives through the whole module, since Spark takes long to start; eac
 """
 
 import os
+import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,26 +14,20 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("sqlalchemy")
 
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
 
-from tests.engines.test_lake_end_to_end import (
-    COUNT,
-    LAND_S,
-    PARTITIONS,
-    await_landed,
-    consume,
-    expected,
-    pipeline_starts,
-    produce,
-    rows,
-    topic_state,
-)
-from tests.serving import ROOT, Cluster, eventually, serving
+from tests.engines.test_lake_end_to_end import COUNT, PARTITIONS, consume, expected, produce, rows
+from tests.lake_live import LAND_S, await_landed, await_pipeline, lakestream, pipeline_starts, topic_state
+from tests.serving import Cluster, eventually, serving
 from tests.stream_table import rows as made_rows
 from tests.workload import create_topic
 
 NAMESPACE = "events"
 RESTART_S = 180.0
+FRESH = {"lakestream_table_freshness_ms": "200"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +44,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         catalog=f"sqlite:///{folder}/catalog.db", catalog_namespace=NAMESPACE,
         catalog_properties=f"warehouse=file://{folder}/lake",
     ) as one:  # fmt: skip
-        eventually(lambda: pipeline_starts(one), "the pipeline does not start", RESTART_S, one)
+        await_pipeline(one)
         yield one
 
 
@@ -79,21 +72,22 @@ def test_what_is_produced_is_in_the_other_catalog_and_is_read_from_there(cluster
     assert all(found[partition] == expected(COUNT, partition) for partition in range(PARTITIONS))
 
 
-def lakestream(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "lakestream.cli.main", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+def told(cluster: Cluster, *words: str, code: int = 0) -> str:
+    """What a command says."""
+    done = lakestream(cluster, *words)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == code, f"{said}\n{cluster.log_text()[-3000:]}"
+    return said
 
 
 def test_the_checker_and_sql_read_it_there(cluster: Cluster) -> None:
     create_topic(cluster.bootstrap, "asked", PARTITIONS)
     produce(cluster, "asked", range(COUNT))
     await_landed(cluster, "asked", COUNT)
-    checked = lakestream("verify", "asked", "--bootstrap", cluster.kafka[0])
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    told(cluster, "verify", "asked")
     query = "select count(*) as n, max(stream_offset) as last from asked"
-    answered = lakestream("sql", query, "--format", "json", "--bootstrap", cluster.kafka[0])
-    assert answered.returncode == 0, answered.stdout + answered.stderr
-    assert f'"n":{COUNT}' in answered.stdout.replace(" ", ""), answered.stdout
+    answered = told(cluster, "sql", query, "--format", "json")
+    assert f'"n":{COUNT}' in answered.replace(" ", ""), answered
 
 
 def test_c7_rows_deleted_there_are_gone_for_consumers_within_seconds(cluster: Cluster, catalog: Catalog) -> None:
@@ -139,6 +133,53 @@ def test_a_table_dropped_there_holds_the_topic_until_it_is_back(cluster: Cluster
     released(cluster, "dropped")
     found = consume(cluster, "dropped")
     assert all(found[partition] == expected(200, partition) for partition in range(PARTITIONS))
+
+
+def test_care_there_leaves_stream_and_table_equal_and_every_missing_row_explained(
+    cluster: Cluster, catalog: Catalog
+) -> None:
+    create_topic(cluster.bootstrap, "cared", PARTITIONS, **FRESH)
+    for count in range(100, 700, 100):
+        produce(cluster, "cared", range(count - 100, count))
+        await_landed(cluster, "cared", count)
+
+    def table() -> Table:
+        return catalog.load_table((NAMESPACE, "cared"))
+
+    table().delete("stream_offset == 250")
+    where = "stream_offset between 260 and 269"
+    assert "rows removed 20" in told(cluster, "tables", "delete", "cared", "--where", where)
+    assert "files after 1" in told(cluster, "tables", "optimize", "cared")
+    assert len(table().inspect.data_files()) == 1
+    told(cluster, "verify", "cared")
+    assert "snapshots left 1" in told(cluster, "tables", "expire", "cared", "--older-than", "0s")
+    assert len(table().metadata.snapshots) == 1
+    told(cluster, "tables", "orphans", "cared")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    ends = [TopicPartition("cared", partition, 200) for partition in range(PARTITIONS)]
+    assert all(one.result().low_watermark == 200 for one in admin.delete_records(ends).values())
+    wanted = {number: expected(600, number, [*range(200), 250, *range(260, 270)]) for number in range(PARTITIONS)}
+    eventually(
+        lambda: all(rows(table(), number) == wanted[number] for number in wanted),
+        "rows do not follow the log start", LAND_S, cluster,
+    )  # fmt: skip
+    assert consume(cluster, "cared", start=200) == wanted
+    told(cluster, "tables", "expire", "cared", "--older-than", "0s")
+    told(cluster, "verify", "cared")
+    described = told(cluster, "tables", "describe", "cared")
+    assert re.search(r"catalog +another", described) and re.search(r"unproven +false", described), described
+
+
+def test_t16_rows_that_go_without_an_account_are_found(cluster: Cluster, catalog: Catalog) -> None:
+    """Somebody deletes in our name: he says that it is a rewrite, which takes nothing away."""
+    create_topic(cluster.bootstrap, "planted", PARTITIONS)
+    produce(cluster, "planted", range(100))
+    await_landed(cluster, "planted", 100)
+    forged = {"lakestream.care": "optimize"}
+    catalog.load_table((NAMESPACE, "planted")).delete("stream_offset == 7", snapshot_properties=forged)
+    location = catalog.load_table((NAMESPACE, "planted")).metadata_location
+    eventually(lambda: topic_state(cluster, "planted")["table"] == location, "brokers are not told", LAND_S, cluster)
+    assert "nothing explains why 1 are missing" in told(cluster, "verify", "planted", code=1)
 
 
 @pytest.mark.long

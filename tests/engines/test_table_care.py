@@ -21,19 +21,8 @@ from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 
-from tests.engines.test_lake_end_to_end import (
-    COUNT,
-    PARTITIONS,
-    PIPELINE_START_S,
-    await_landed,
-    consume,
-    expected,
-    pipeline_starts,
-    produce,
-    rows,
-    table_of,
-    topic_state,
-)
+from tests.engines.test_lake_end_to_end import COUNT, PARTITIONS, consume, expected, produce, rows
+from tests.lake_live import await_landed, await_pipeline, pipeline_starts, table_of, topic_state
 from tests.serving import ROOT, Cluster, eventually, serving
 from tests.workload import create_topic
 
@@ -48,7 +37,7 @@ SETTINGS: dict[str, int | bool] = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with serving(tmp_path_factory.mktemp("care"), **SETTINGS) as one:
-        eventually(lambda: pipeline_starts(one), "the pipeline does not start", PIPELINE_START_S, one)
+        await_pipeline(one)
         yield one
 
 

@@ -15,8 +15,8 @@ pytest.importorskip("pyspark")
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.engines.test_lake_end_to_end import pipeline_starts, topic_state
 from tests.faults.test_folder_faults import STORAGE_ERROR, damage, fetch_one, fill, objects
+from tests.lake_live import pipeline_starts, topic_state
 from tests.serving import Cluster, eventually, serving
 from tests.workload import create_topic, read_all, send
 

@@ -106,11 +106,11 @@ class SweepsFromAnOldState(Lander):
         if bound is None:
             return 0
         try:
-            known = await self._off(referenced, self._store, bound.location)
+            known = await self.off(referenced, self._store, bound.location)
             await asyncio.sleep(0.5)
-            found = await self._off(self._store.list, f"{root_of(bound.location)}/data/")
+            found = await self.off(self._store.list, f"{root_of(bound.location)}/data/")
             suspects = candidates([uri for uri, _ in found], self._replica.state)
-            await self._off(self._store.delete, [uri for uri in suspects if uri not in known])
+            await self.off(self._store.delete, [uri for uri in suspects if uri not in known])
         except LakestreamError:
             return 0
         return 1

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.clock import SystemClock
 from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.parquet import read_parquet
 from lakestream.errors import Rejected
@@ -16,23 +15,18 @@ from lakestream.model.commands import AdvanceLogStart
 from lakestream.pipeline.care import Caretaker, Schedule
 from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.diagnosis import diagnose
+from tests import care_world
 from tests.care_world import CareWorld, care_jobs, quiet, start_world
 from tests.pipeline_live import TestPipeline, start_pipeline
 from tests.unit.test_care_jobs import filled, foreign_commit, foreign_delete
 from tests.unit.test_pipeline_landing import data_files, values
 
-ALWAYS = Schedule(orphans_first_s=0.0)
-
 
 def caretaker(
     world: CareWorld, pipeline: TestPipeline | None = None, limits: CareLimits | None = None,
-    schedule: Schedule = ALWAYS,
+    schedule: Schedule | None = None,
 ) -> Caretaker:  # fmt: skip
-    pipeline, limits = pipeline or world.pipeline, limits or CareLimits()
-    jobs = care_jobs(pipeline, world.folder, limits)
-    return Caretaker(
-        pipeline.replica, pipeline.lander, jobs, SystemClock(), limits, schedule, f"file://{world.folder}"
-    )
+    return care_world.caretaker(pipeline or world.pipeline, world.folder, limits, schedule)
 
 
 @pytest.fixture
@@ -172,7 +166,7 @@ async def test_a_snapshot_that_was_expired_before_it_was_accounted_for_makes_the
     await foreign_delete(world, "a", world.files("a")[0])
     await world.pipeline.replica.catch_up()
     lander = world.pipeline.lander
-    lander.unaccounted = lambda table: frozenset()  # type: ignore[method-assign]
+    lander.unaccounted = lambda topic_id, table: frozenset()  # type: ignore[method-assign]
     await world.jobs.expire(topic_id, 0)
     await caretaker(world).step()
     assert world.pipeline.replica.state.catalog.landings[topic_id].unproven

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +17,14 @@ from lakestream.errors import Corrupt, Retry
 from lakestream.model.commands import DeleteTopic
 from lakestream.model.streams import Stream
 from lakestream.pipeline.holds import HELD_BY_TABLE
-from tests.outside_world import OutsideWorld, outside_world, sql_catalog
+from tests.outside_world import (  # noqa: F401 (fixtures)
+    VALUES,
+    OutsideWorld,
+    landed_stream,
+    sql_world,
+)
 from tests.pipeline_live import start_pipeline
 from tests.stream_table import rows as made_rows
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[OutsideWorld]:
-    async with outside_world(tmp_path, sql_catalog(tmp_path)) as world:
-        yield world
-
-
-@pytest.fixture
-async def stream(world: OutsideWorld) -> Stream:
-    """A topic of which two rounds have landed, ten records each."""
-    [stream] = await world.broker.topic("orders")
-    for tag in ("v", "w"):
-        await world.fill(stream, tag=tag)
-        assert await world.land() == 0
-    return stream
-
-
-VALUES = [f"{tag}{n}".encode() for tag in "vw" for n in range(10)]
 
 
 async def test_records_land_in_a_table_of_the_other_catalog_and_are_served_from_it(world: OutsideWorld) -> None:
@@ -300,7 +285,7 @@ async def test_t12_files_of_a_pipeline_that_died_are_swept_and_it_cannot_commit_
     assert zombie is not None
     asleep: list[Any] = []
 
-    async def sleep(topic: Any, commit: Any) -> int:
+    async def sleep(topic: Any, commit: Any, _: Any) -> int:
         asleep.append((topic, commit))
         raise Died
 

@@ -1,6 +1,5 @@
 """Repairing a topic's table: what can be put back is put back, or the loss is accepted; nothing lands again (T9)."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,34 +9,20 @@ pytest.importorskip("sqlalchemy")
 from pyiceberg.expressions import EqualTo
 
 from lakestream.data.tables.iceberg import Committer
-from lakestream.data.tables.store import open_table_store
 from lakestream.errors import Rejected
 from lakestream.model.streams import Stream
 from lakestream.pipeline.repair import Tools, repair
-from lakestream.stream.history import History
-from lakestream.stream.limits import ReadLimits
-from lakestream.stream.reader import Reader
-from tests.outside_world import OutsideWorld, outside_world, sql_catalog, tools_of
-from tests.pipeline_live import start_both
+from tests.outside_world import (  # noqa: F401 (fixtures)
+    VALUES,
+    OutsideWorld,
+    landed_stream,
+    outside_world,
+    sql_world,
+    tools_of,
+)
 from tests.stream_table import rows as made_rows
 
-VALUES = [f"{tag}{n}".encode() for tag in "vw" for n in range(10)]
 ORDERS = ("streams", "orders")
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[OutsideWorld]:
-    async with outside_world(tmp_path, sql_catalog(tmp_path)) as world:
-        yield world
-
-
-@pytest.fixture
-async def stream(world: OutsideWorld) -> Stream:
-    [stream] = await world.broker.topic("orders")
-    for tag in ("v", "w"):
-        await world.fill(stream, tag=tag)
-        assert await world.land() == 0
-    return stream
 
 
 def lose_first_file(folder: Path) -> None:
@@ -149,43 +134,28 @@ async def test_lost_data_files_are_taken_out_if_the_loss_is_accepted(world: Outs
 # -- our own catalog -------------------------------------------------------------------------------------------------
 
 
-async def own_world(tmp_path: Path) -> tuple[OutsideWorld, Stream]:
-    """The same with the table in our own catalog."""
-    broker, pipeline, log = await start_both(tmp_path)
-    history = History(broker.replica, open_table_store(f"file://{tmp_path}"))
-    reader = Reader(broker.replica, broker.wal, broker.cache, ReadLimits(), history)
-    world = OutsideWorld(tmp_path, log, sql_catalog(tmp_path), broker, pipeline, reader)
-    [stream] = await broker.topic("orders")
-    for tag in ("v", "w"):
-        await world.fill(stream, tag=tag)
-        assert await world.land() == 0
-    return world, stream
-
-
 async def test_lost_data_files_of_our_own_table_are_taken_out(tmp_path: Path) -> None:
-    world, stream = await own_world(tmp_path)
-    lose_first_file(tmp_path)
-    with pytest.raises(Rejected, match="files of the table are gone"):
-        await repair(tools_of(world.pipeline), "orders", accept_loss=False)
-    assert await repair(tools_of(world.pipeline), "orders", accept_loss=True)
-    assert await world.values(stream) == VALUES[10:]
-    await go_on(world, stream)
-    await world.pipeline.stop()
-    await world.broker.stop()
+    async with outside_world(tmp_path, None) as world:
+        stream = await world.landed()
+        lose_first_file(tmp_path)
+        with pytest.raises(Rejected, match="files of the table are gone"):
+            await repair(tools_of(world.pipeline), "orders", accept_loss=False)
+        assert await repair(tools_of(world.pipeline), "orders", accept_loss=True)
+        assert await world.values(stream) == VALUES[10:]
+        await go_on(world, stream)
 
 
 async def test_a_lost_metadata_file_of_our_own_table_is_replaced_by_an_older_one(tmp_path: Path) -> None:
-    world, stream = await own_world(tmp_path)
-    state = world.pipeline.replica.state
-    bound = state.catalog.of_topic(stream.topic.id)
-    assert bound is not None
-    world.pipeline.store.delete([bound.location])
-    tools = tools_of(world.pipeline)
-    fresh = Tools(tools.replica, tools.store, Committer(tools.store, tools.random), tools.clock, tools.random)
-    with pytest.raises(Rejected, match="put it back, or accept the loss"):
-        await repair(fresh, "orders", accept_loss=False)
-    assert await repair(fresh, "orders", accept_loss=True)
-    assert await world.values(stream) == VALUES[:10]
-    await go_on(world, stream)
-    await world.pipeline.stop()
-    await world.broker.stop()
+    async with outside_world(tmp_path, None) as world:
+        stream = await world.landed()
+        bound = world.pipeline.replica.state.catalog.of_topic(stream.topic.id)
+        assert bound is not None
+        world.pipeline.store.delete([bound.location])
+        tools = tools_of(world.pipeline)
+        fresh = Tools(tools.replica, tools.store, Committer(tools.store, tools.random), tools.clock, tools.random)
+        with pytest.raises(Rejected, match="put it back, or accept the loss"):
+            await repair(fresh, "orders", accept_loss=False)
+        assert await repair(fresh, "orders", accept_loss=True)
+        assert await world.values(stream) == VALUES[:10]
+        assert world.landing().unproven, "what was given up is in no account"
+        await go_on(world, stream)

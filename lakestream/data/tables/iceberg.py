@@ -194,14 +194,15 @@ class Committer:
         return self._kept(work.finish(manifests, changes, {}, protected, added_spec, write_metadata))
 
     def expire(
-        self, table: Table, *, now_ms: int, older_than_ms: int | None = None, protected: frozenset[int] = frozenset()
-    ) -> Commit | None:
+        self, table: Table, *, now_ms: int, older_than_ms: int | None = None, protected: frozenset[int] = frozenset(),
+        write_metadata: bool = True,
+    ) -> Commit | None:  # fmt: skip
         """Forget old snapshots, without a new one; None if there are none. `older_than_ms`: else as the table says."""
         expired = to_expire(table.metadata, now_ms, protected, older_than_ms)
         if not expired:
             return None
         work = _Work(self._files, self._chance, table, now_ms, self._owner())
-        return work.forget(expired, self._manifests(table.metadata))
+        return work.forget(expired, self._manifests(table.metadata), write_metadata)
 
     def live_files(self, table: Table, snapshot_id: int | None = None) -> LiveFiles:
         """The files of a snapshot, the current one if none is named. Raises Missing or Corrupt."""
@@ -366,20 +367,23 @@ class _Work:
             updates=_updates(change, added_spec),
         )
 
-    def forget(self, expired: frozenset[int], manifests: list[ManifestFile]) -> Commit:
+    def forget(self, expired: frozenset[int], manifests: list[ManifestFile], write_metadata: bool) -> Commit:
         """The table without some old snapshots."""
         metadata = self._metadata
         obsolete = self._unreachable(expired, manifests)
         after, old_versions = without_snapshots(self._table, expired, self._now_ms, METADATA_VERSIONS)
-        location = metadata_uri(self._chance, metadata.location, _version_of(self._table.metadata_location) + 1)
+        location = ""
         data = after.encode()
-        self._store.put_all({location: data})
+        if write_metadata:
+            location = metadata_uri(self._chance, metadata.location, _version_of(self._table.metadata_location) + 1)
+            self._store.put_all({location: data})
+            obsolete += old_versions
         return Commit(
             base=self._table.metadata_location,
             table=Table(location, after),
             snapshot_id=metadata.current_snapshot_id or 0,
-            written=(location,),
-            obsolete=(*obsolete, *old_versions),
+            written=(location,) if location else (),
+            obsolete=tuple(obsolete),
             manifests=tuple(manifests),
             metadata_bytes=len(data),
             requirements=_requirements(metadata),

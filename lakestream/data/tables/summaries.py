@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakestream.data.tables.manifests import DATA, EQUALITY_DELETES, POSITION_DELETES
-from lakestream.data.tables.table_metadata import SnapshotHead, TableMetadata
+from lakestream.data.tables.table_metadata import TableMetadata
 
 RANGES_KEY = "lakestream.ranges"
 """The offsets that a commit landed (T6). No other commit has it."""
@@ -25,17 +25,13 @@ class Changes:
 RECENT_MAX = 64
 """How far back a commit looks for others' snapshots; care looks at all."""
 CARE_KEY = "lakestream.care"
-"""What we did to a table beside landing; its removals are in the state already (T16). No other commit has it."""
+"""What we did to a table beside landing. No other commit has it."""
+OPTIMIZE = "optimize"
+"""The care that takes no row away."""
 
 
 def is_ours(summary: Mapping[str, str]) -> bool:
     return RANGES_KEY in summary or CARE_KEY in summary
-
-
-def foreign(metadata: TableMetadata, accounted: int) -> list[SnapshotHead]:
-    """Others' snapshots of main that are not accounted for, the oldest first."""
-    past = (head for head in metadata.ancestors(metadata.current_snapshot_id) if head.sequence_number > accounted)
-    return [head for head in past if not is_ours(metadata.summary(head.snapshot_id))][::-1]
 
 
 def accounted_after(before: TableMetadata, accounted: int, after: TableMetadata) -> int:
@@ -48,12 +44,6 @@ def accounted_after(before: TableMetadata, accounted: int, after: TableMetadata)
         at = heads[at].parent_snapshot_id
     known = at is None or (at in heads and heads[at].sequence_number <= accounted)
     return after.last_sequence_number if known else 0
-
-
-def unaccounted(metadata: TableMetadata, accounted: int) -> frozenset[int]:
-    """Others' snapshots that are not accounted for, and those before them: both are needed to tell what went."""
-    heads = foreign(metadata, accounted)
-    return frozenset(one for head in heads for one in (head.snapshot_id, head.parent_snapshot_id) if one is not None)
 
 
 def is_our_append(summary: Mapping[str, str]) -> bool:
