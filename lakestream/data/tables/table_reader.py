@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from lakestream.data.tables.added_columns import whole_schema
 from lakestream.data.tables.arrow_view import produced_timestamps
 from lakestream.data.tables.footers import Footer, read_footer, read_group, runs_in_file
 from lakestream.data.tables.index import IndexedFile, TableView, latest_first
@@ -117,10 +118,18 @@ class ReadCaches:
 
 
 class TableReader:
-    """Reads one table. `current` names its current metadata file, each time anew; `files` may be shared with others."""
+    """Reads one table. `current` names its current metadata file, each time anew; `files` may be shared with others.
 
-    def __init__(self, store: TableStore, files: RecentFiles, caches: ReadCaches, current: Callable[[], str]) -> None:
+    With columns that somebody `added` rows have these behind those of the stream; then `caches` are for this reader.
+    """
+
+    def __init__(
+        self, store: TableStore, files: RecentFiles, caches: ReadCaches, current: Callable[[], str],
+        added: Sequence[pa.Field] = (),
+    ) -> None:  # fmt: skip
         self._store = store
+        self._added = added
+        self._schema = whole_schema(added)
         self._files = files
         self._caches = caches
         self._current = current
@@ -224,7 +233,7 @@ class TableReader:
                 break
             at = window.end
             self._leave(window.groups, partition)
-        return Rows(pa.Table.from_batches(taken, schema=ARROW_SCHEMA), offset, at)
+        return Rows(pa.Table.from_batches(taken, schema=self._schema), offset, at)
 
     def _select(
         self, view: TableView, file: IndexedFile, group: int, partition: int, start: int, end: int
@@ -245,7 +254,7 @@ class TableReader:
         return self._caches.group((file.path, group), lambda: self._decoded(file, group))
 
     def _decoded(self, file: IndexedFile, group: int) -> RowGroup:
-        rows = read_group(self._store, self._footer(file), group)
+        rows = read_group(self._store, self._footer(file), group, self._added)
         partitions, offsets = rows.column(0).to_numpy(), rows.column(1).to_numpy()
         steps = np.diff(partitions)
         if ((steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))).all():
