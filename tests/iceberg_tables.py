@@ -5,7 +5,7 @@ The other engine writes its manifests with PyIceberg and its Parquet with plain 
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,10 @@ class OtherEngine:
             for entry in manifest.fetch_manifest_entry(self._io)
         ]
 
-    def rewrite(self, paths: set[str], *, pieces: int = 1, shuffled: bool = True, extra_column: bool = False) -> None:
+    def rewrite(
+        self, paths: set[str], *, pieces: int = 1, shuffled: bool = True, extra_column: bool = False,
+        change: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+    ) -> None:  # fmt: skip
         """Files into others of the same live rows, in another order and cut; `deletes` on them are applied."""
         gone = [entry for _, entry in self.live() if entry.data_file.file_path in paths]
         deleted = self._deleted_places()
@@ -180,6 +183,7 @@ class OtherEngine:
             rows = rows.append_column(
                 pa.field("note", pa.string(), metadata={b"PARQUET:field_id": b"100"}), [["x"] * rows.num_rows]
             )
+        rows = change(rows)
         cuts = sorted(self._chance.randrange(rows.num_rows + 1) for _ in range(pieces - 1)) if rows.num_rows else []
         edges = [0, *cuts, rows.num_rows]
         files = [self._write(rows.slice(a, b - a)) for a, b in itertools.pairwise(edges) if b > a]
@@ -318,11 +322,17 @@ def commit_by_hand(lake: Lake, snapshot_id: int, sequence: int, manifest_list: s
 
 def add_column(lake: Lake) -> None:
     """Another engine adds a column with an id of its own."""
+    set_columns(lake, {"id": 100, "name": "note", "required": False, "type": "string"})
+
+
+def set_columns(lake: Lake, *columns: dict[str, Any]) -> None:
+    """Another engine adds, renames, promotes or drops columns: these are the ones behind the stream's from now on."""
     metadata = lake.table.metadata
-    schema = {**metadata.schema, "schema-id": 1}
-    schema["fields"] = [*schema["fields"], {"id": 100, "name": "note", "required": False, "type": "string"}]
+    number = metadata.schema["schema-id"] + 1
+    fields = [*(field for field in metadata.schema["fields"] if field["id"] < 100), *columns]
+    schema = {**metadata.schema, "schema-id": number, "fields": fields}
     after = metadata.replaced(
-        {"schemas": [*metadata.value("schemas"), schema], "current-schema-id": 1, "last-column-id": 100}
+        {"schemas": [*metadata.value("schemas"), schema], "current-schema-id": number, "last-column-id": 199}
     )
     uri = f"{after.location}/metadata/08888-{next(lake.numbers)}.metadata.json"
     lake.store.put(uri, after.encode())

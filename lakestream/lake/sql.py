@@ -9,7 +9,7 @@ is gone before the first rows are handed out, the broker is asked again and the 
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -18,9 +18,10 @@ import duckdb
 import pyarrow as pa
 
 from lakestream.errors import LakestreamError, Missing
+from lakestream.lake.sql_columns import quoted
 from lakestream.lake.sql_files import Faults
-from lakestream.lake.sql_names import Directory, Name, names_in, quoted
-from lakestream.lake.sql_sources import open_stores, topic_parts
+from lakestream.lake.sql_names import Directory, Name, names_in
+from lakestream.lake.sql_sources import Part, open_stores, topic_parts
 
 ATTEMPTS = 5
 HELD_BYTES = 32 << 20
@@ -154,15 +155,15 @@ class _Session:
         for name, tail in found.topics.items():
             self._view(name, topic_parts(open_stores(tail), tail, self._faults))
         for name, table in found.tables.items():
-            self._view(name, [table.rows(self._faults)])
+            self._view(name, [Part(table.rows(self._faults))])
 
-    def _view(self, name: Name, parts: list[object]) -> None:
+    def _view(self, name: Name, parts: Sequence[Part]) -> None:
         selects = []
         for part in parts:
             self._parts += 1
             registered = f"lakestream_part_{self._parts}"
-            self._database.register(registered, part)
-            selects.append(f"SELECT * FROM {registered}")
+            self._database.register(registered, part.source)
+            selects.append(f"SELECT {part.select} FROM {registered}")
         if len(name) > 1:
             self._database.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(name[0])}")
         place = ".".join(quoted(part) for part in name)

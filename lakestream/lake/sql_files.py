@@ -42,7 +42,7 @@ class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]
         return [fs.FileInfo(path, fs.FileType.File, size=self._sizes[path]) for path in paths]
 
     def open_input_file(self, path: str) -> Any:
-        return pa.PythonFile(_Ranges(self._store, path, self._sizes[path], self._faults), mode="r")
+        return pa.PythonFile(RangedFile(self._store, path, self._sizes[path], self._faults), mode="r")
 
     def open_input_stream(self, path: str) -> Any:
         return self.open_input_file(path)
@@ -60,8 +60,8 @@ class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]
     delete_dir = delete_file = delete_dir_contents = delete_root_dir_contents = move = copy_file = create_dir
 
 
-class _Ranges(io.RawIOBase):
-    """One file."""
+class RangedFile(io.RawIOBase):
+    """One file of a store, read range by range as it is asked for."""
 
     def __init__(self, store: TableStore, uri: str, size: int, faults: Faults) -> None:
         self._store = store

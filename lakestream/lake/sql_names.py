@@ -16,6 +16,7 @@ import duckdb
 
 from lakestream.data.tables.tail import TIMEOUT_S, TopicTail, fetch_tails
 from lakestream.errors import LakestreamError, Missing, Retry
+from lakestream.lake.sql_columns import quoted
 from lakestream.lake.sql_files import Faults
 from lakestream.lake.sql_sources import Rows
 from lakestream.model.catalog_names import STREAMS
@@ -57,11 +58,6 @@ def parse_name(text: str) -> Name:
     named = re.match(rf"{_PART}(?:\.{_PART})*", text)
     parts = re.findall(_PART, named[0]) if named else []
     return tuple(part[1:-1].replace('""', '"') if part.startswith('"') else part for part in parts)
-
-
-def quoted(name: str) -> str:
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'
 
 
 class UserTable:

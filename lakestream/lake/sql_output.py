@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from lakestream.lake.sql import MACROS, Answer
-from lakestream.lake.sql_names import quoted
+from lakestream.lake.sql_columns import quoted
 
 Cell = str | int | None
 

@@ -2,12 +2,14 @@
 
 Files without deletes are a dataset of Arrow: DuckDB asks it for the columns and rows that a query needs, and files
 whose bounds say that they have none are not opened. Files in which another engine deleted rows by position, and the
-tail, are streams of all their rows, made anew whenever a scan begins. Nothing is held as a whole.
+tail, are streams of all their rows, made anew whenever a scan begins. Nothing is held as a whole. Where users added
+columns to the table, each file is asked first what it has of them; the tail has nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from lakestream.data.tables.added_columns import added_columns, whole_schema, with_nulls
 from lakestream.data.tables.decode import STAMPED, WalSlice, decode_pieces
 from lakestream.data.tables.footers import read_footer, read_group
 from lakestream.data.tables.index import FILE, IndexedFile, TableView
@@ -28,6 +31,7 @@ from lakestream.data.tables.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.tail import TopicTail
 from lakestream.data.tables.wider_store import open_store_of
 from lakestream.errors import Corrupt, LakestreamError
+from lakestream.lake.sql_columns import Held, held_in
 from lakestream.lake.sql_files import Faults, StoreFiles
 
 PIECE_BYTES = 8 << 20
@@ -70,20 +74,51 @@ def open_stores(tail: TopicTail) -> Stores:
     return Stores(open_store_of(tail.root, tail.metadata_location) if tail.metadata_location else wal, wal)
 
 
-def topic_parts(stores: Stores, tail: TopicTail, faults: Faults) -> list[Any]:
+class Part(NamedTuple):
+    """Something that DuckDB scans, and what a query takes of it to get the topic's columns."""
+
+    source: Any
+    select: str = "*"
+
+
+def topic_parts(stores: Stores, tail: TopicTail, faults: Faults) -> list[Part]:
     """What together is the topic, each row once. Raises Missing if the table has moved on meanwhile."""
     store = stores.table
     view = _view(store, tail) if tail.metadata_location else TableView()
-    dirty = [file for file in view.files.values() if _touching(view, file)]
-    clean = [file for file in view.files.values() if not _touching(view, file)] if view.deletes else view.files.values()
-    parts: list[Any] = []
-    if clean:
-        parts.append(_dataset(store, clean, _spans(view, tail), faults))
-    if dirty:
-        parts.append(Rows(ARROW_SCHEMA, lambda: undeleted_rows(store, view, dirty), faults))
+    added = added_columns(view.table.metadata) if view.table is not None else []
+    schema = whole_schema(added)
+    slow = [file for file in view.files.values() if _touching(view, file)] if view.deletes else []
+    clean = [file for file in view.files.values() if file not in slow] if slow else list(view.files.values())
+    # The first part gives its types to the columns, also where others have nothing of them.
+    parts = [Part(schema.empty_table())] if added or not (view.files or tail.slices) else []
+    spans = _spans(view, tail)
+    for held, files in _by_columns(store, clean, added).items():
+        if held is None:
+            slow += files
+        else:
+            parts.append(Part(_dataset(store, files, spans, held.schema(), faults), held.select(added)))
+    if slow:
+        parts.append(Part(Rows(schema, lambda: undeleted_rows(store, view, slow, added), faults)))
     if tail.slices:
-        parts.append(Rows(ARROW_SCHEMA, lambda: tail_rows(stores.wal, tail), faults))
-    return parts or [ARROW_SCHEMA.empty_table()]
+        nulls = partial(with_nulls, added=added)
+        parts.append(Part(Rows(schema, lambda: map(nulls, tail_rows(stores.wal, tail)), faults)))
+    return parts
+
+
+def _by_columns(
+    store: TableStore, files: Sequence[IndexedFile], added: Sequence[pa.Field]
+) -> dict[Held | None, list[IndexedFile]]:
+    """The files by how they hold the added columns, which only they know themselves."""
+    if not added or not files:
+        return {Held(()): list(files)} if files else {}
+    found: dict[Held | None, list[IndexedFile]] = {}
+
+    def held(file: IndexedFile) -> Held | None:
+        return held_in(read_footer(store, file.path, file.size), added)
+
+    for file, one in zip(files, ahead(held, files, READS_AHEAD), strict=True):
+        found.setdefault(one, []).append(file)
+    return found
 
 
 def _view(store: TableStore, tail: TopicTail) -> TableView:
@@ -125,15 +160,16 @@ def _spans(view: TableView, tail: TopicTail) -> dict[int, Span]:
     }
 
 
-def _dataset(store: TableStore, files: Iterable[IndexedFile], spans: Mapping[int, Span], faults: Faults) -> Any:
-    found = list(files)
-    system = fs.PyFileSystem(StoreFiles(store, {file.path: file.size for file in found}, faults))
+def _dataset(
+    store: TableStore, files: Sequence[IndexedFile], spans: Mapping[int, Span], schema: pa.Schema, faults: Faults
+) -> Any:
+    system = fs.PyFileSystem(StoreFiles(store, {file.path: file.size for file in files}, faults))
     kind = ds.ParquetFileFormat()
     fragments = []
-    for file in found:
+    for file in files:
         span = spans.get(file.number) or Span(file.partitions, file.offsets)
         fragments.append(kind.make_fragment(file.path, filesystem=system, partition_expression=_known_of(span)))
-    return ds.FileSystemDataset(fragments, ARROW_SCHEMA, kind, system)
+    return ds.FileSystemDataset(fragments, schema, kind, system)
 
 
 def _known_of(span: Span) -> Any:
@@ -154,8 +190,10 @@ def _int32(bound: int) -> int:
     return min(max(bound, -(2**31)), 2**31 - 1)
 
 
-def undeleted_rows(store: TableStore, view: TableView, files: Sequence[IndexedFile]) -> Iterator[pa.RecordBatch]:
-    """The rows of files that deletes may touch."""
+def undeleted_rows(
+    store: TableStore, view: TableView, files: Sequence[IndexedFile], added: Sequence[pa.Field] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The rows of files that deletes may touch, or whose added columns are awkward."""
     parsed: dict[str, Any] = {}
     for file in files:
         positions = []
@@ -168,7 +206,7 @@ def undeleted_rows(store: TableStore, view: TableView, files: Sequence[IndexedFi
                 positions.append(parsed[each.path][file.path])
         footer = read_footer(store, file.path, file.size)
         for group, start in enumerate(footer.starts[:-1]):
-            rows = read_group(store, footer, group)
+            rows = read_group(store, footer, group, added)
             gone = within(positions, start, rows.num_rows)
             if len(gone):
                 rows = rows.take(pa.array(np.delete(np.arange(rows.num_rows), gone)))

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.int64]
 
-BUCKET_BITS = 20
-"""A bucket has 2^20 offsets: sorted at once in about 100 MB."""
-MEMORY_ROWS = 2_000_000
+BUCKET_BITS = 17
+"""A bucket has 2^17 offsets: sorted at once in about 12 MB."""
+MEMORY_ROWS = 250_000
+"""What is held before it goes to disk, 6 MB. It is written in the order in which it is read: little is sought for."""
 OFFSET, HASH, TAG = range(3)
 _WIDTH = 3
 

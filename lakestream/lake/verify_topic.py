@@ -192,14 +192,16 @@ class TopicCheck:
 
     async def _check_stream(self, topic: Topic) -> None:
         streams = [self.state.streams.by_id[stream_id] for stream_id in topic.streams]
-        self._watch.begin(f"{self.name}: stream", sum(stream.next - stream.start for stream in streams))
+        extents = []
         for stream in streams:
             landed = max(stream.landed, stream.start)
             # What cannot be compared with a table is not asked for: the table's finding is enough.
             start = stream.start if self._table_read else landed
-            extent = Extent(
-                topic=self.name, partition=stream.partition, start=start, landed=landed, end=stream.next
+            extents.append(
+                Extent(topic=self.name, partition=stream.partition, start=start, landed=landed, end=stream.next)
             )
+        self._watch.begin(f"{self.name}: stream", sum(extent.end - extent.start for extent in extents))
+        for extent in extents:
             compared = await compare(self._cluster, extent, self.ledger, self._watch.advance)
             if compared.differs is not None:
                 await self._tell_difference(extent, compared.differs)

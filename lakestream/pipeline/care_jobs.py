@@ -15,19 +15,18 @@ from typing import Any, TypeVar
 
 from lakestream.data.tables.conditions import check_condition
 from lakestream.data.tables.file_stats import FileStats
-from lakestream.data.tables.foreign import STREAM_COLUMNS
 from lakestream.data.tables.iceberg import Commit, Stale
 from lakestream.data.tables.live_files import LiveFile, LiveFiles
 from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.position_deletes import parse_deletes
-from lakestream.data.tables.schema import NAMES
 from lakestream.data.tables.summaries import CARE_KEY, OPTIMIZE
-from lakestream.data.tables.table_metadata import Table, TableMetadata
+from lakestream.data.tables.table_metadata import Table
 from lakestream.data.tables.topic_table import STREAM_ORDER
 from lakestream.data.tables.wider_store import place_of
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.model.catalog_landing import LandedRange
+from lakestream.pipeline.care_layout import Layout, users_layout
 from lakestream.pipeline.care_plan import CareLimits, Group, to_drop, to_rewrite
 from lakestream.pipeline.care_tasks import (
     DIGEST,
@@ -37,7 +36,6 @@ from lakestream.pipeline.care_tasks import (
     CareFile,
     CareTask,
     Rows,
-    SpecField,
     pack_care,
     unpack_care_answer,
 )
@@ -125,22 +123,21 @@ class CareJobs:
             if picture is None:
                 return
             files = list(picture.live.data.values())
-            spec = users_spec(picture.table.metadata)
+            layout = users_layout(picture.table.metadata)
+            result.text = layout.problem
             groups = to_rewrite(
-                files, picture.deleted_in, self._limits, asked=asked, everything=everything,
-                spec_id=spec[0] if spec is not None else None,
-            )  # fmt: skip
-            fields = spec[1] if spec is not None else []
+                files, picture.deleted_in, self._limits, asked=asked, everything=everything, target=layout.target
+            )
             base, done = picture.base, 0
             for some in _batches(groups, self._width):
-                tasks = [self._merge(picture, group, name, n, fields) for n, group in enumerate(some, done)]
+                tasks = [self._merge(picture, group, name, n, layout) for n, group in enumerate(some, done)]
                 answers = await self._run(tasks)
                 done += len(some)
                 replaced = [path for answer in answers for path in answer.replaced]
                 made = [stats for answer in answers for stats in answer.files]
                 gone = frozenset(replaced) | (picture.dangling(replaced) if done == len(groups) else frozenset())
                 places = [place for answer in answers for place in answer.places]
-                new = new_files(made, places, STREAM_ORDER)
+                new = new_files(made, places, layout.target.order_id or STREAM_ORDER)
                 commit = await self._rewrite(topic_id, base, gone, new, "replace", OPTIMIZE, [], name)
                 base = commit.snapshot_id
                 result.count(
@@ -150,16 +147,15 @@ class CareJobs:
                 await progress(f"rewrote {done} of {len(groups)} groups of files")
 
         await self._until_done(topic_id, attempt)
-        result.text = "" if result.figures else "nothing to rewrite"
+        said = [] if result.figures else ["nothing to rewrite"]
+        result.text = "; ".join([*said, result.text] if result.text else said)
         return result
 
-    def _merge(
-        self, picture: Picture, group: Group, name: RoundName, number: int, spec: list[SpecField]
-    ) -> CareTask:
+    def _merge(self, picture: Picture, group: Group, name: RoundName, number: int, layout: Layout) -> CareTask:
         return self.task(
             picture.table, number, MERGE, [picture.source(file) for file in group.files],
-            folder=self._folder(picture.table, name), split=group.split and not spec,
-            target_bytes=self._limits.target_bytes, spec=spec,
+            folder=self._folder(picture.table, name), split=group.split and not layout.spec,
+            target_bytes=self._limits.target_bytes, spec=layout.spec, order=layout.order,
         )  # fmt: skip
 
     # -- rows that go -------------------------------------------------------------------------------------------------
@@ -401,18 +397,6 @@ def new_files(made: Sequence[FileStats], places: Sequence[Mapping[str, object]],
         NewFile(stats=stats, sort_order_id=order, partition=place)
         for stats, place in zip(made, places, strict=True)
     ]
-
-
-def users_spec(metadata: TableMetadata) -> tuple[int, list[SpecField]] | None:
-    """The partition spec that a user has set, if its fields are made of the stream's columns (T19)."""
-    spec = metadata.specs[metadata.value("default-spec-id")]
-    columns = {field["id"]: field for field in metadata.schema["fields"] if field["id"] in STREAM_COLUMNS}
-    fields = [
-        SpecField(one["name"], one["transform"], NAMES[one["source-id"]], columns[one["source-id"]]["type"])
-        for one in spec["fields"]
-        if one["source-id"] in columns and one["transform"] != "void"
-    ]
-    return (spec["spec-id"], fields) if fields and len(fields) == len(spec["fields"]) else None
 
 
 def removed_ranges(parts: Iterable[Rows]) -> list[LandedRange]:

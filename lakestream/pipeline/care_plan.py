@@ -30,6 +30,34 @@ class CareLimits:
     """Below this a file of its own for each partition would make more small files than there were."""
 
 
+ORDERED_GROUPS = 4
+"""Row groups of a file in a user's order: one that has so many is as large as such files get."""
+ORDERED_FULL_BYTES = 8 << 20
+"""So is one of this size, whose records may be few and large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How a user wants his table to lie: by a partition spec (T19), and in a sort order (T4); None: he said nothing."""
+
+    spec_id: int | None = None
+    order_id: int | None = None
+
+    def is_astray(self, file: LiveFile) -> bool:
+        """Whether a file does not lie so, as far as it says itself."""
+        return (self.spec_id is not None and file.spec_id != self.spec_id) or (
+            self.order_id is not None and file.sort_order_id != self.order_id
+        )
+
+    def is_full(self, file: LiveFile) -> bool:
+        """Whether a file lies so, and is as large as such files get."""
+        full = file.groups >= ORDERED_GROUPS or file.size >= ORDERED_FULL_BYTES
+        return self.order_id is not None and full and not self.is_astray(file)
+
+
+NO_TARGET = Target()
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Files to be made into fewer; `split`: each partition gets files of its own."""
@@ -44,23 +72,23 @@ class Group:
 
 def to_rewrite(
     files: Sequence[LiveFile], deleted_in: Mapping[str, int], limits: CareLimits, *, asked: bool, everything: bool,
-    spec_id: int | None = None,
+    target: Target = NO_TARGET,
 ) -> list[Group]:  # fmt: skip
     """The groups that are worth it, oldest files first. `deleted_in`: files with rows that were deleted by position.
 
     Without being asked only tiers that are full are rewritten, and files of which a third is deleted. With a user's
-    spec, files that do not lie as it says are brought there, when asked or together with others (T19). Without one,
-    files that lie in somebody's partitions are left to him.
+    spec or order, files that do not lie as it says are brought there, when asked or together with others (T4, T19).
+    Without a spec, files that lie in somebody's partitions are left to him.
     """
-    left = sorted((file for file in files if spec_id is not None or not file.place), key=_age)
+    left = sorted((file for file in files if target.spec_id is not None or not file.place), key=_age)
     if everything:
         return _grouped(left, limits)
-    astray = [file for file in left if spec_id is not None and asked and file.spec_id != spec_id]
+    astray = [file for file in left if asked and target.is_astray(file)]
     worn = [*astray, *(one for one in left if one not in astray and _is_worn(one, deleted_in, asked=asked))]
     taken = {file.path for file in worn}
     tiers: dict[tuple[str, int], list[LiveFile]] = {}
     for file in left:
-        if file.path not in taken and file.size < limits.large_bytes:
+        if file.path not in taken and file.size < limits.large_bytes and not target.is_full(file):
             tiers.setdefault((_kind(file, limits), _tier(file, limits)), []).append(file)
     for (_, tier), members in sorted(tiers.items()):
         enough = limits.small_files if tier == 0 else limits.tier_factor

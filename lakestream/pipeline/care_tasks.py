@@ -5,6 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakestream.data.tables.file_stats import FileStats
+from lakestream.data.tables.sort_orders import SortKey
 
 PartitionValue = int | bytes | None
 """What transforms make of the stream's columns."""
@@ -32,8 +33,8 @@ class SpecField(NamedTuple):
 class CareTask(msgspec.Struct, frozen=True, array_like=True):
     """Everything that a worker has to know.
 
-    MERGE: all rows of the files into new ones in `folder`, sorted. FILTER: each file again without the rows that
-    fulfil `where` or lie below `keep_from`. DIGEST: only tell what rows there are.
+    MERGE: all rows of the files into new ones in `folder`, sorted, inside each as `order` says. FILTER: each file again
+    without the rows that fulfil `where` or lie below `keep_from`. DIGEST: only tell what rows there are.
     """
 
     number: int
@@ -46,6 +47,7 @@ class CareTask(msgspec.Struct, frozen=True, array_like=True):
     where: str = ""
     keep_from: list[tuple[int, int]] = []
     spec: list[SpecField] = []
+    order: list[SortKey] = []
     elsewhere: dict[str, str] = {}
     """What the store needs if it is not the cluster's: another catalog has placed the table there."""
 

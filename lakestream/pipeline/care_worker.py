@@ -15,9 +15,11 @@ from lakestream.data.tables.arrow_view import digest_rows
 from lakestream.data.tables.care_files import RowSource, SortedRows
 from lakestream.data.tables.conditions import BadCondition, Condition
 from lakestream.data.tables.file_stats import Digest, FileStats
-from lakestream.data.tables.parquet import FileWriter, stream_columns
+from lakestream.data.tables.parquet import FileWriter, row_sizes, stream_columns
+from lakestream.data.tables.sort_orders import in_order, transformed
 from lakestream.data.tables.store import TableStore
 from lakestream.errors import Corrupt, LakestreamError, Missing
+from lakestream.pipeline.care_plan import ORDERED_GROUPS
 from lakestream.pipeline.care_tasks import (
     DIGEST,
     MERGE,
@@ -42,6 +44,10 @@ log = logging.getLogger(__name__)
 
 PLACES_MAX = 256
 """Files that a user's partitioning may make of what one task reads."""
+ORDERED_BYTES = 16 << 20
+"""Raw bytes in a file of a table with a user's order."""
+ORDERED_GROUP_BYTES = ORDERED_BYTES // ORDERED_GROUPS + (256 << 10)
+"""And in its row groups: a little more than its share, or the last rows would be a row group by themselves."""
 SPANS_MAX = 10_000
 """A longer list of offsets says only where they begin and end."""
 
@@ -68,7 +74,10 @@ def care_task(body: bytes, attempt: int) -> list[bytes]:
 
 
 def merge(store: TableStore, task: CareTask, attempt: int) -> Cared:
-    """All live rows of the files, sorted by partition and offset, in as few files as the target allows."""
+    """All live rows of the files, sorted by partition and offset, in as few files as the target allows.
+
+    A user's order applies inside each file: which rows a file gets is a matter of partitions and offsets alone.
+    """
     made: list[FileStats] = []
     places: list[dict[str, PartitionValue]] = []
     sources = [RowSource(store, *file) for file in task.files]
@@ -103,17 +112,12 @@ def by_place(
     if not spec:
         yield (), rows
         return
-    from pyiceberg.schema import Schema
-    from pyiceberg.transforms import parse_transform
-
     columns: list[pa.Array] = []
     combined = np.zeros(rows.num_rows, np.int64)
     for one in spec:
-        field = {"id": 1, "name": one.column, "required": False, "type": one.type}
-        kind = Schema.model_validate({"type": "struct", "fields": [field]}).fields[0].field_type
-        transformed = parse_transform(one.transform).pyarrow_transform(kind)(rows.column(one.column))
-        columns.append(transformed)
-        coded = transformed.dictionary_encode()
+        values = transformed(rows.column(one.column), one.transform, one.type)
+        columns.append(values)
+        coded = values.dictionary_encode()
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         combined = np.unique(combined * (len(coded.dictionary) + 1) + codes + 1, return_inverse=True)[1]
     _, firsts, numbers = np.unique(combined, return_index=True, return_inverse=True)
@@ -134,7 +138,12 @@ def _plain(value: pa.Scalar) -> PartitionValue:
 
 
 class Output:
-    """The files that a task writes, one after the other, each whole and durable before the next begins."""
+    """The files that a task writes, one after the other, each whole and durable before the next begins.
+
+    With a user's order the rows of a file are gathered, put into that order and written. A consumer of old records has
+    to read all of such a file, wherever it begins, so it is small; its row groups are smaller still, which is what the
+    order is for: an engine that looks for some values reads few of them.
+    """
 
     def __init__(
         self, store: TableStore, task: CareTask, attempt: int, name: str, added: Sequence[pa.Field]
@@ -148,19 +157,58 @@ class Output:
         self._sink: pa.BufferOutputStream | None = None
         self._writer: FileWriter | None = None
         self._partition = -1
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
 
     def add(self, partition: int, rows: pa.RecordBatch) -> None:
+        if not self._task.order:
+            self._write(partition, rows)
+            return
+        if self._task.split and partition != self._partition:
+            self._close_ordered()
+        self._partition = partition
+        sizes = np.cumsum(row_sizes(rows))
+        start = 0
+        while start < rows.num_rows:
+            before = int(sizes[start - 1]) if start else 0
+            full = int(np.searchsorted(sizes, before + ORDERED_BYTES - self._gathered_bytes))
+            stop = min(full + 1, rows.num_rows)
+            self._gathered.append(rows.slice(start, stop - start))
+            self._gathered_bytes += int(sizes[stop - 1]) - before
+            if self._gathered_bytes >= ORDERED_BYTES:
+                self._close_ordered()
+            start = stop
+
+    def _close_ordered(self) -> None:
+        if not self._gathered:
+            return
+        rows = pa.concat_batches(self._gathered)
+        self._gathered, self._gathered_bytes = [], 0
+        ordered = in_order(rows, self._task.order)
+        if digest_rows(stream_columns(ordered)) != digest_rows(stream_columns(rows)):
+            raise Corrupt("sorting rows has changed them")
+        self._write(self._partition, ordered)
+        self._close()
+
+    def _write(self, partition: int, rows: pa.RecordBatch) -> None:
         if self._writer is not None and self._sink is not None:
             another = self._task.split and partition != self._partition
             if another or self._sink.tell() >= self._task.target_bytes:
                 self._close()
         if self._writer is None:
             self._sink = pa.BufferOutputStream()
-            self._writer = FileWriter(self._sink, extra=self._added)
+            self._writer = self._new_file(self._sink)
         self._partition = partition
         self._writer.add(rows)
 
+    def _new_file(self, sink: pa.BufferOutputStream) -> FileWriter:
+        if not self._task.order:
+            return FileWriter(sink, extra=self._added)
+        by = frozenset(key.field_id for key in self._task.order)
+        return FileWriter(sink, extra=self._added, row_group_bytes=ORDERED_GROUP_BYTES, statistics_of=by)
+
     def finish(self) -> list[FileStats]:
+        self._close_ordered()
         if self._writer is not None:
             self._close()
         return self._made

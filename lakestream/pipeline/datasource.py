@@ -3,7 +3,8 @@
     spark.dataSource.register(Lakestream)
     spark.read.format("lakestream").option("broker", "127.0.0.1:8181").load("orders")
 
-Everything up to the moment of the question is there, lag zero: rows of the table, then the tail out of the WAL. Workers
+Everything up to the moment of the question is there, lag zero: rows of the table, then the tail out of the WAL, which
+has nothing of the columns that somebody added to the table. Workers
 read both from the store; the broker, asked by HTTP, only says where they are. Options:
 
     broker              HOST:PORT of a broker's HTTP listener (127.0.0.1:8181)
@@ -37,18 +38,16 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from lakestream.data.tables.scan import Piece, offset_at, pieces, read
+from lakestream.data.tables.added_columns import whole_schema
+from lakestream.data.tables.scan import Piece, columns_of, offset_at, pieces, read
+from lakestream.data.tables.schema import ARROW_SCHEMA
 from lakestream.data.tables.tail import TopicTail, fetch_tail
 from lakestream.errors import LakestreamError
 
-SCHEMA = (
-    "stream_partition int, stream_offset bigint, stream_timestamp timestamp, stream_key binary, "
-    "stream_headers array<struct<key: string, value: binary>>, stream_flags int, stream_original binary, value binary"
-)
 EARLIEST, LATEST = "earliest", "latest"
 FOREVER = 2**63 - 1
 OPTIONS = (
@@ -140,8 +139,10 @@ class Lakestream(DataSource):
     def name(cls) -> str:
         return "lakestream"
 
-    def schema(self) -> str:
-        return SCHEMA
+    def schema(self) -> StructType:
+        """The columns of the stream, and those that somebody has added to the table so far."""
+        asked = Asked.parse(self.options)
+        return from_arrow_schema(pa.schema([_storage(field) for field in whole_schema(columns_of(asked.tail()))]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = Asked.parse(self.options)
@@ -166,12 +167,30 @@ def _arrow(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def _storage(field: pa.Field) -> pa.Field:
+    """Spark has no uuid: it gets the bytes."""
+    return field.with_type(field.type.storage_type) if isinstance(field.type, pa.BaseExtensionType) else field
+
+
+def _wants_added(schema: pa.Schema) -> bool:
+    return not set(schema.names) <= set(ARROW_SCHEMA.names)
+
+
 def _columns(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Only what was asked for goes to Spark: it prunes no columns itself, but takes a smaller schema."""
     # Spark runs one task without a part when there is none.
     for batch in read(part.piece) if isinstance(part, Part) else ():
-        columns = [batch.column(field.name).cast(field.type) for field in schema]
+        columns = [_column(batch, field) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """A column that the rows do not have is null: the tail has nothing of those that were added to the table."""
+    place = batch.schema.get_field_index(field.name)
+    if place < 0:
+        return pa.nulls(batch.num_rows, field.type)
+    column = batch.column(place)
+    return (column.storage if isinstance(column, pa.ExtensionArray) else column).cast(field.type)
 
 
 class Reader(DataSourceReader):
@@ -191,7 +210,7 @@ class Reader(DataSourceReader):
             if self._only is None or one.partition in self._only:
                 end = one.end if asked.ending is None else asked.ending.get(one.partition, one.end)
                 wanted[one.partition] = (max(first[one.partition], self._low), min(end, self._high))
-        return [Part(piece) for piece in pieces(asked.broker, tail, wanted)]
+        return [Part(piece) for piece in pieces(asked.broker, tail, wanted, added=_wants_added(self._schema))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _columns(partition, self._schema)
@@ -271,7 +290,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"offsets {first} to {one.start} of partition {one.partition} are gone; start anew, or go on "
                     "without them by failOnDataLoss=false"
                 )
-        return [Part(piece) for piece in pieces(self._asked.broker, tail, wanted)]
+        added = _wants_added(self._schema)
+        return [Part(piece) for piece in pieces(self._asked.broker, tail, wanted, added=added)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _columns(partition, self._schema)

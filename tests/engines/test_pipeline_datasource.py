@@ -177,3 +177,46 @@ def test_options_that_make_no_sense_are_refused_with_a_reason(options: dict[str,
 def test_a_stream_has_no_end_to_ask_for() -> None:
     with pytest.raises(OptionError, match="for batches"):
         Lakestream({"topic": "t", "endingOffsets": '{"0": 5}'}).streamReader(StructType())
+
+
+async def test_columns_that_somebody_added_to_the_table_are_there_and_null_in_the_tail(world: World) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from lakestream.data.tables.manifests import NewFile
+    from lakestream.data.tables.parquet import FileWriter
+    from lakestream.data.tables.schema import ARROW_SCHEMA
+    from lakestream.model.catalog import CommitTables, TableChange
+
+    committer, catalog = world.pipeline.lander.committer, world.broker.replica.state.catalog
+    found = catalog.tables["streams", "t"]
+    table = committer.load(found.location)
+    fields = [*table.metadata.schema["fields"], {"id": 100, "name": "note", "required": False, "type": "string"}]
+    schemas = [*table.metadata.value("schemas"), {**table.metadata.schema, "schema-id": 1, "fields": fields}]
+    changed = table.metadata.replaced({"schemas": schemas, "current-schema-id": 1, "last-column-id": 100})
+    table = committer.create(changed)
+    [old] = committer.live_files(table).data
+    rows = pq.read_table(old.removeprefix("file://")).cast(ARROW_SCHEMA)
+    added = pa.field("note", pa.string(), metadata={b"PARQUET:field_id": b"100"})
+    sink = pa.BufferOutputStream()
+    writer = FileWriter(sink, extra=[added])
+    for part in rows.append_column(added, pa.array([f"n{n}" for n in rows["stream_offset"].to_pylist()])).to_batches():
+        writer.add(part)
+    uri = f"{table.metadata.location}/data/theirs.parquet"
+    stats = writer.finish(uri)
+    world.pipeline.store.put(uri, sink.getvalue().to_pybytes())
+    base = table.metadata.current_snapshot_id
+    assert base is not None
+    commit = committer.rewrite(table, base, frozenset([old]), [NewFile(stats=stats)], now_ms=1)
+    change = TableChange("streams", "t", found.uuid, found.location, commit.table.metadata_location)
+    assert await world.broker.replica.propose(CommitTables([change])) == 1
+
+    def collected() -> list[Any]:
+        frame = world.load()
+        assert frame.columns[-2:] == ["value", "note"]
+        return sorted(tuple(row) for row in frame.select("stream_partition", "stream_offset", "note").collect())
+
+    got = await asyncio.to_thread(collected)
+    assert got == [(p, n, f"n{n}" if n < 60 else None) for p in range(3) for n in range(100)]
+    narrow = world.spark.session.read.format("lakestream").option("broker", world.address).schema("note string")
+    assert await asyncio.to_thread(lambda: narrow.load("t").where("note = 'n7'").count()) == 3

@@ -16,10 +16,13 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyiceberg")
 
+import pyarrow.parquet as pq
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.table.sorting import NullOrder
+from pyiceberg.transforms import IdentityTransform, TruncateTransform
 
 from tests.engines.test_lake_end_to_end import COUNT, PARTITIONS, consume, expected, produce, rows
 from tests.lake_live import await_landed, await_pipeline, pipeline_starts, table_of, topic_state
@@ -129,6 +132,28 @@ def test_t8_rows_that_others_delete_while_files_are_rewritten_stay_deleted(clust
     eventually(lambda: consume(cluster, "raced") == wanted(count, sorted(gone)), "deleted rows are back", 10, cluster)  # type: ignore[arg-type]
     assert len(table_of(cluster, "raced").scan().to_arrow()) == count - PARTITIONS * len(gone)
     verify(cluster, "raced")
+
+
+def test_t4_a_users_sort_order_applies_inside_files_and_consumers_notice_nothing(cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, "ordered", PARTITIONS, **FRESH)
+    count = land_in_rounds(cluster, "ordered", 4)
+    with table_of(cluster, "ordered").update_sort_order() as update:
+        update.desc("value", IdentityTransform(), NullOrder.NULLS_LAST)
+    assert "files before" in tables(cluster, "optimize", "ordered")
+    table = table_of(cluster, "ordered")
+    written = table.inspect.files().to_pylist()
+    assert {one["sort_order_id"] for one in written} == {table.sort_order().order_id} != {0}
+    for one in written:
+        inside = pq.read_table(one["file_path"].removeprefix("file://"))["value"].to_pylist()
+        known = [value for value in inside if value is not None]
+        assert inside[: len(known)] == sorted(known, reverse=True) and len(inside) == one["record_count"]
+    assert consume(cluster, "ordered") == wanted(count)
+    verify(cluster, "ordered")
+    with table_of(cluster, "ordered").update_sort_order() as update:
+        update.asc("value", TruncateTransform(2), NullOrder.NULLS_LAST)
+    assert "sort order is not applied" in tables(cluster, "optimize", "ordered", "--all")
+    assert consume(cluster, "ordered") == wanted(count)
+    verify(cluster, "ordered")
 
 
 def test_rows_deleted_by_command_are_gone_in_both_views_also_after_their_snapshots_expired(cluster: Cluster) -> None:

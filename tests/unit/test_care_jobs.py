@@ -1,7 +1,8 @@
 """Care of tables, job by job: rewriting, deleting, retention, expiry, whatever others do meanwhile."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,15 @@ async def foreign_commit(world: CareWorld, topic: str, file: str, new: Sequence[
     )
     change = TableChange(*key, found.uuid, found.location, commit.table.metadata_location)
     assert await world.broker.replica.propose(CommitTables([change])) == 1
+
+
+async def foreign_metadata(world: CareWorld, topic: str, values: Mapping[str, Any]) -> None:
+    """What another engine's ALTER TABLE does."""
+    found = world.pipeline.replica.state.catalog.tables["streams", topic]
+    theirs = world.pipeline.lander.committer.create(world.metadata(topic).replaced(values))
+    change = TableChange("streams", topic, found.uuid, found.location, theirs.metadata_location)
+    assert await world.broker.replica.propose(CommitTables([change])) == 1
+    await world.pipeline.replica.catch_up()
 
 
 def interfere(world: CareWorld, jobs: CareJobs, what: Sequence[str]) -> list[int]:
@@ -255,18 +265,12 @@ async def test_t19_a_users_partitioning_is_applied_by_optimize(world: CareWorld)
         await world.pipeline.replica.catch_up()
         await world.pipeline.driver.drain()
     topic_id, before = streams[0].topic.id, values(world.pipeline, "a")
-    found = world.pipeline.replica.state.catalog.tables["streams", "a"]
-    metadata = world.metadata("a")
     spec = {"spec-id": 1, "fields": [
         {"source-id": 3, "field-id": 1000, "name": "day", "transform": "day"},
         {"source-id": 1, "field-id": 1001, "name": "part", "transform": "bucket[2]"},
     ]}  # fmt: skip
-    specs = [*metadata.value("partition-specs"), spec]
-    changed = metadata.replaced({"partition-specs": specs, "default-spec-id": 1, "last-partition-id": 1001})
-    theirs = world.pipeline.lander.committer.create(changed)
-    change = TableChange("streams", "a", found.uuid, found.location, theirs.metadata_location)
-    assert await world.broker.replica.propose(CommitTables([change])) == 1
-    await world.pipeline.replica.catch_up()
+    specs = [*world.metadata("a").value("partition-specs"), spec]
+    await foreign_metadata(world, "a", {"partition-specs": specs, "default-spec-id": 1, "last-partition-id": 1001})
     result = await world.jobs.optimize(topic_id, quiet, asked=True)
     assert result.figures["files_before"] == 4 and result.figures["files_after"] >= 2
     assert values(world.pipeline, "a") == before and world.balance("a") == world.holds("a")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lakestream.data.tables.live_files import LiveFile, Span
 from lakestream.pipeline.care_accounts import difference, joined, minus
-from lakestream.pipeline.care_plan import CareLimits, Group, to_drop, to_rewrite
+from lakestream.pipeline.care_plan import CareLimits, Group, Target, to_drop, to_rewrite
 from lakestream.pipeline.care_tasks import Rows
 
 KB, MB = 1 << 10, 1 << 20
@@ -54,11 +54,12 @@ def test_a_users_partitions_are_left_to_him_and_everything_means_everything() ->
 
     theirs = [replace(file(n), place="{'day': 5}", spec_id=1) for n in range(40)]
     assert plan(theirs, asked=True) == []
-    [group] = to_rewrite(theirs, {}, LIMITS, asked=True, everything=False, spec_id=1)
+    [group] = to_rewrite(theirs, {}, LIMITS, asked=True, everything=False, target=Target(spec_id=1))
     assert len(group.files) == 40, "files of one place are joined"
     strays = [file(n, 100 * MB) for n in range(3)]
-    assert len(to_rewrite(strays, {}, LIMITS, asked=True, everything=False, spec_id=1)) == 3, "brought to their places"
-    assert to_rewrite(strays, {}, LIMITS, asked=False, everything=False, spec_id=1) == []
+    brought = to_rewrite(strays, {}, LIMITS, asked=True, everything=False, target=Target(spec_id=1))
+    assert len(brought) == 3, "brought to their places"
+    assert to_rewrite(strays, {}, LIMITS, asked=False, everything=False, target=Target(spec_id=1)) == []
     ours = [file(n, 100 * MB) for n in range(3)]
     assert len(plan([*theirs, *ours], everything=True)) == 3
 

@@ -14,7 +14,8 @@ import pytest
 from lakestream.errors import LakestreamError, Missing, Retry
 from lakestream.lake import sql
 from lakestream.lake.sql import Answer, QueryError, answered
-from lakestream.lake.sql_names import parse_name, quoted
+from lakestream.lake.sql_columns import quoted
+from lakestream.lake.sql_names import parse_name
 from lakestream.lake.sql_output import cells, write_arrow, write_csv, write_json
 from lakestream.model.records import Record, encode_batch
 from tests.core import TestBroker

@@ -48,8 +48,8 @@ class World:
         database = duckdb.connect()
         parts = topic_parts(Stores(self.store, self.store), tail, self.faults)
         for number, part in enumerate(parts):
-            database.register(f"part{number}", part)
-        union = " UNION ALL ".join(f"SELECT * FROM part{number}" for number in range(len(parts)))
+            database.register(f"part{number}", part.source)
+        union = " UNION ALL ".join(f"SELECT {part.select} FROM part{number}" for number, part in enumerate(parts))
         self.store.read_bytes.clear()
         return database.execute(f"WITH t AS ({union}) {query}").fetchall()
 
@@ -103,7 +103,7 @@ def test_files_that_another_engine_rewrote_are_read_by_name_and_type(world: Worl
     before = world.ask("select * from t order by stream_partition, stream_offset")
     add_column(world.lake)
     OtherEngine(world.lake, random.Random(5)).rewrite(set(world.paths()), pieces=3, extra_column=True)
-    assert world.ask("select * from t order by stream_partition, stream_offset") == before
+    assert world.ask("select * exclude (note) from t order by stream_partition, stream_offset") == before
     [(value,)] = world.ask("select value from t where stream_partition = 0 and stream_offset = 1234")
     assert value.startswith(b"0/1234/0")
 
@@ -121,7 +121,7 @@ def test_a_table_in_another_catalog_is_read_where_it_lies(world: World, tmp_path
     tail = TopicTail("t", f"file://{tmp_path / 'elsewhere'}", world.lake.location, bounds, [], [], [])
     [part] = topic_parts(open_stores(tail), tail, world.faults)
     database = duckdb.connect()
-    database.register("t", part)
+    database.register("t", part.source)
     assert database.execute("select count(value) from t where stream_offset < 10").fetchall() == [(20,)]
 
 

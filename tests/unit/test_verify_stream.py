@@ -70,6 +70,14 @@ async def test_rows_that_only_one_side_has_or_that_differ_are_named() -> None:
     assert (Kind.STREAM_DIFFERS, [(5, 6)]) in told and (Kind.STREAM_DIFFERS, [(10, 20)]) in told and len(told) == 2
 
 
+async def test_progress_comes_to_its_end_also_where_rows_are_missing() -> None:
+    source = Stored(batch(0, 10, skip=range(2, 9)), control_batch(10, 10, 0), batch(11, 20), batch(20, 30))
+    told: list[int] = []
+    extent = Extent(topic="t", partition=0, start=1, landed=20, end=30)
+    await compare(source, extent, table_of(batch(0, 10), batch(11, 20)), told.append)
+    assert sum(told) == 29 and all(one > 0 for one in told)
+
+
 async def test_a_stream_that_starts_later_is_compared_from_there() -> None:
     found = await compared(Stored(batch(0, 20)), table_of(batch(0, 20)), landed=20, end=20, start=12)
     assert found.findings == [] and found.rows == 8

@@ -1,6 +1,7 @@
 """Looking into data files: footers, row groups, and the runs of files that nobody told us (T3)."""
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakestream.data.tables.added_columns import shaped
 from lakestream.data.tables.arrow_view import produced_timestamps
 from lakestream.data.tables.parquet import (
     FOOTER_GUESS_BYTES,
     footer_bytes,
     parse_footer,
     read_row_group,
+    read_whole_row_group,
     row_group_range,
 )
 from lakestream.data.tables.runs import run_matrix, runs_of_rows
@@ -51,11 +54,15 @@ def read_footer(store: TableStore, path: str, size: int) -> Footer:
     return Footer(path, parse_footer(tail))
 
 
-def read_group(store: TableStore, footer: Footer, group: int) -> pa.RecordBatch:
-    """The rows of a row group as one batch. Raises Missing or Corrupt."""
+def read_group(store: TableStore, footer: Footer, group: int, added: Sequence[pa.Field] = ()) -> pa.RecordBatch:
+    """The rows of a row group as one batch, with columns that somebody `added` behind. Raises Missing or Corrupt."""
     start, length = row_group_range(footer.metadata, group)
     [data] = store.read(footer.path, [(start, length)])
-    rows = read_row_group(footer.metadata, group, start, data).combine_chunks().to_batches()
+    if added:
+        table = shaped(read_whole_row_group(footer.metadata, group, start, data), added)
+    else:
+        table = read_row_group(footer.metadata, group, start, data)
+    rows = table.combine_chunks().to_batches()
     if len(rows) > 1:
         raise Corrupt(f"row group {group} of {footer.path} is too large for one batch")
     return rows[0] if rows else pa.RecordBatch.from_pylist([], schema=None)

@@ -15,7 +15,7 @@ from lakestream.data.tables.manifests import (
     read_manifest_list,
 )
 from lakestream.data.tables.position_deletes import DeleteFile, delete_file
-from lakestream.data.tables.runs import FIRST, LAST, PARTITION, ROWS
+from lakestream.data.tables.runs import FIRST, LAST, PARTITION, ROW_GROUP, ROWS
 from lakestream.data.tables.table_metadata import SnapshotHead
 from lakestream.errors import Corrupt
 
@@ -48,6 +48,10 @@ class LiveFile:
     """Where a user's partition spec put it; empty if none did."""
     spans: tuple[Span, ...] | None
     """By partition; None if the manifest does not tell (somebody else wrote it)."""
+    groups: int = 0
+    """How many row groups it has; 0 if the manifest does not tell."""
+    sort_order_id: int = 0
+    """The order in which it says that its rows are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ def _live_file(entry: dict[str, Any], spec_id: int, runs: "RunMatrix | None") ->
         spec_id=spec_id,
         place=repr(file["partition"]) if file.get("partition") else "",
         spans=spans_of(runs) if known and runs is not None else None,
+        groups=int(runs[:, ROW_GROUP].max(initial=-1)) + 1 if known and runs is not None else 0,
+        sort_order_id=file.get("sort_order_id") or 0,
     )
 
 

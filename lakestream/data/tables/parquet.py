@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from lakestream.data.tables.arrow_view import Numbers, by_partition, produced_timestamps
 from lakestream.data.tables.bounds import Bounds
 from lakestream.data.tables.file_stats import Digests, FileStats, Run
-from lakestream.data.tables.schema import ARROW_SCHEMA, LEAF_IDS, conform
+from lakestream.data.tables.schema import ARROW_SCHEMA, LEAF_IDS, conform, field_id_of
 from lakestream.errors import Corrupt
 
 ROW_GROUP_BYTES = 8 << 20
@@ -37,15 +37,19 @@ _ENDING = 8
 class FileWriter:
     """Writes one file. Rows are stored in the order in which they come.
 
-    `extra` are columns that somebody added to the table: rows bring them behind those of the stream.
+    `extra` are columns that somebody added to the table: rows bring them behind those of the stream. `statistics_of`
+    names columns, by their ids, that row groups tell least and greatest of beside those that always do.
     """
 
     def __init__(
-        self, sink: Any, *, row_group_bytes: int = ROW_GROUP_BYTES, extra: Sequence[pa.Field] = ()
-    ) -> None:
+        self, sink: Any, *, row_group_bytes: int = ROW_GROUP_BYTES, extra: Sequence[pa.Field] = (),
+        statistics_of: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
         self._sink = sink
         self._schema = pa.schema([*ARROW_SCHEMA, *extra]) if extra else ARROW_SCHEMA
         self._start = int(sink.tell())
+        told = [path for path in LEAF_IDS if path.startswith("stream_") and "." not in path]
+        told += [field.name for field in self._schema if field_id_of(field) in statistics_of and field.name not in told]
         self._writer = pq.ParquetWriter(
             sink,
             self._schema,
@@ -55,7 +59,7 @@ class FileWriter:
             use_dictionary=["stream_partition", "stream_flags"],
             column_encoding={"stream_offset": "DELTA_BINARY_PACKED", "stream_timestamp": "DELTA_BINARY_PACKED"},
             # A kilobyte of value for every row group would make the footer the largest part of some files.
-            write_statistics=[path for path in LEAF_IDS if path.startswith("stream_") and "." not in path],
+            write_statistics=told,
             # The types are all in Parquet's own schema; Arrow's would only be 1 KB more to read for each file.
             store_schema=False,
         )

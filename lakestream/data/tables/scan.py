@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from lakestream.data.tables.added_columns import added_columns
 from lakestream.data.tables.arrow_view import produced_timestamps
 from lakestream.data.tables.decode import STAMPED, WalSlice, decode_pieces
 from lakestream.data.tables.recent_files import RecentFiles
 from lakestream.data.tables.slices import Slice, Source
 from lakestream.data.tables.store import TableStore, open_table_store
+from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.data.tables.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.tail import TopicTail, fetch_tail
 from lakestream.data.tables.wider_store import open_store_of
@@ -23,7 +25,10 @@ TAIL_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Offsets [start, end) of one partition, either of the table or of the tail (then `slices` cover them)."""
+    """Offsets [start, end) of one partition, either of the table or of the tail (then `slices` cover them).
+
+    `added`: rows of the table come with the columns that somebody added; those of the tail have nothing of them.
+    """
 
     broker: str
     topic: str
@@ -34,19 +39,31 @@ class Piece:
     metadata_location: str = ""
     objects: tuple[Source, ...] = ()
     slices: tuple[Slice, ...] = ()
+    added: bool = False
 
 
 Ranges = Mapping[int, tuple[int, int]]
 """By partition: [start, end)."""
 
 
-def pieces(broker: str, tail: TopicTail, wanted: Ranges) -> list[Piece]:
+def columns_of(tail: TopicTail) -> list[pa.Field]:
+    """The columns that somebody added to a topic's table. Raises Missing or Corrupt."""
+    if not tail.metadata_location:
+        return []
+    store = open_store_of(tail.root, tail.metadata_location)
+    return added_columns(TableMetadata.parse(store.get(tail.metadata_location)))
+
+
+def pieces(broker: str, tail: TopicTail, wanted: Ranges, *, added: bool = False) -> list[Piece]:
     """What to read for these offsets; every offset in one piece."""
     found: list[Piece] = []
     for bounds in tail.partitions:
         start, end = wanted.get(bounds.partition, (0, 0))
         start, end = max(start, bounds.start), min(end, bounds.end)
-        base = Piece(broker=broker, topic=tail.topic, root=tail.root, partition=bounds.partition, start=start, end=end)
+        base = Piece(
+            broker=broker, topic=tail.topic, root=tail.root, partition=bounds.partition, start=start, end=end,
+            added=added,
+        )  # fmt: skip
         for at in range(start, min(end, bounds.landed), TABLE_ROWS):
             upto = min(at + TABLE_ROWS, end, bounds.landed)
             found.append(replace(base, start=at, end=upto, metadata_location=tail.metadata_location))
@@ -87,7 +104,7 @@ def read(piece: Piece) -> Iterator[pa.RecordBatch]:
             at = batch.column(1)[-1].as_py() + 1
     except Missing:
         now = fetch_tail(piece.broker, piece.topic)
-        for rest in pieces(piece.broker, now, {piece.partition: (at, piece.end)}):
+        for rest in pieces(piece.broker, now, {piece.partition: (at, piece.end)}, added=piece.added):
             yield from _read(rest)
 
 
@@ -100,7 +117,8 @@ def _read(piece: Piece) -> Iterator[pa.RecordBatch]:
 def _read_table(store: TableStore, piece: Piece) -> Iterator[pa.RecordBatch]:
     with_files = RecentFiles(store)
     try:
-        reader = TableReader(store, with_files, ReadCaches(), lambda: piece.metadata_location)
+        added = added_columns(TableMetadata.parse(store.get(piece.metadata_location))) if piece.added else []
+        reader = TableReader(store, with_files, ReadCaches(), lambda: piece.metadata_location, added)
         at = piece.start
         while at < piece.end:
             found = reader.read_rows(piece.partition, at, piece.end, PIECE_BYTES)

@@ -116,8 +116,14 @@ def added_fields(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _is_stream_column(field: pa.Field, names: set[str]) -> bool:
+    stored = field_id_of(field)
+    return field.name in names if stored is None else stored in NAMES
+
+
+def field_id_of(field: pa.Field) -> int | None:
+    """The id that a file gives to a column, if it does."""
     stored = (field.metadata or {}).get(_ID)
-    return field.name in names if stored is None else int(stored) in NAMES
+    return None if stored is None else int(stored)
 
 
 def with_added(rows: pa.Table) -> pa.Table:
@@ -138,8 +144,8 @@ def conform(rows: pa.Table) -> pa.Table:
     found: dict[int, int] = {}
     by_name = {name: field_id for field_id, name in NAMES.items()}
     for index, field in enumerate(rows.schema):
-        stored = (field.metadata or {}).get(_ID)
-        field_id = by_name.get(field.name) if stored is None else int(stored)
+        stored = field_id_of(field)
+        field_id = by_name.get(field.name) if stored is None else stored
         if field_id is not None:
             found.setdefault(field_id, index)
     missing = [name for field_id, name in NAMES.items() if field_id not in found]

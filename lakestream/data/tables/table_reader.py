@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from lakestream.data.tables.added_columns import whole_schema
 from lakestream.data.tables.arrow_view import produced_timestamps
 from lakestream.data.tables.footers import Footer, read_footer, read_group, runs_in_file
 from lakestream.data.tables.index import IndexedFile, TableView, latest_first
@@ -39,7 +40,10 @@ GroupKey = tuple[str, int]
 RESOLVED_AT_ONCE = 16
 WINDOWS_MAX = 64
 """Row groups in a row that one read goes through, so that many small files make it shorter, not slower."""
-WARMED_MAX = 2
+WARMED_BYTES = 6 << 20
+"""Reading ahead stops behind the row group that makes it so much: one of the usual ones, two of an ordered file."""
+WARMED_WINDOWS_MAX = 8
+EVERY_ROW = 1 << 40
 LEAST_ROW_BYTES = 64
 """To guess how many rows a fetch may take."""
 
@@ -63,12 +67,13 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A decoded row group, all rows that the file has."""
+    """A decoded row group: all rows that the file has, in the order of partition and offset, however it has them."""
 
     rows: pa.RecordBatch
     partitions: "NDArray[np.int32]"
     offsets: "NDArray[np.int64]"
-    in_order: bool
+    places: "NDArray[np.int64] | None"
+    """Where each of them is in the file's row group; None if they are as in the file."""
 
 
 class ReadCaches:
@@ -113,10 +118,18 @@ class ReadCaches:
 
 
 class TableReader:
-    """Reads one table. `current` names its current metadata file, each time anew; `files` may be shared with others."""
+    """Reads one table. `current` names its current metadata file, each time anew; `files` may be shared with others.
 
-    def __init__(self, store: TableStore, files: RecentFiles, caches: ReadCaches, current: Callable[[], str]) -> None:
+    With columns that somebody `added` rows have these behind those of the stream; then `caches` are for this reader.
+    """
+
+    def __init__(
+        self, store: TableStore, files: RecentFiles, caches: ReadCaches, current: Callable[[], str],
+        added: Sequence[pa.Field] = (),
+    ) -> None:  # fmt: skip
         self._store = store
+        self._added = added
+        self._schema = whole_schema(added)
         self._files = files
         self._caches = caches
         self._current = current
@@ -142,12 +155,19 @@ class TableReader:
         return self._retried(lambda view: self._latest_time(view, partition, start, upto))
 
     def warm(self, partition: int, offset: int, upto: int) -> None:
-        """Decode what a consumer at `offset` will want next: the row groups there, and those after them."""
+        """Decode what a consumer at `offset` will want next: the row groups there, and those after them.
+
+        A little at a time, since it is asked for again with the next read.
+        """
         view = self.view()
-        for _ in range(2):
-            window = view.window(partition, offset, upto, 1)
-            for file, group in window.groups[:WARMED_MAX]:
-                self._group(file, group)
+        left = WARMED_BYTES
+        for _ in range(WARMED_WINDOWS_MAX):
+            window = view.window(partition, offset, upto, EVERY_ROW)
+            for file, group in window.groups:
+                if self._caches.groups.get((file.path, group)) is None:
+                    left -= self._group(file, group).rows.nbytes
+                if left <= 0:
+                    return
             offset = window.end
 
     def overlapping(self, partition: int, offset: int) -> int:
@@ -203,47 +223,46 @@ class TableReader:
                 view = self._resolve(view, near[:RESOLVED_AT_ONCE])
                 continue
             windows += 1
-            rows = _sorted([self._select(view, *group, partition, at, window.end) for group in window.groups])
-            fitting, used = _cut(rows, left, at_least_one=not taken)
+            found = [self._select(view, *group, partition, at, window.end) for group in window.groups]
+            fitting, used, whole = _fitting(found, left, at_least_one=not taken)
             left -= used
             if fitting.num_rows:
                 taken.append(fitting)
-            if fitting.num_rows < rows.num_rows:
+            if not whole:
                 at = fitting.column(1)[-1].as_py() + 1 if fitting.num_rows else max(at, window.start)
                 break
             at = window.end
             self._leave(window.groups, partition)
-        return Rows(pa.Table.from_batches(taken, schema=ARROW_SCHEMA), offset, at)
+        return Rows(pa.Table.from_batches(taken, schema=self._schema), offset, at)
 
     def _select(
         self, view: TableView, file: IndexedFile, group: int, partition: int, start: int, end: int
     ) -> pa.RecordBatch:
         """The live rows of a partition in [start, end) out of one row group, in order."""
         held = self._group(file, group)
-        if held.in_order:
-            first, last = np.searchsorted(held.partitions, [partition, partition + 1])
-            low, high = first + np.searchsorted(held.offsets[first:last], [start, end])
-            places = np.arange(low, high)
-        else:
-            mask = (held.partitions == partition) & (held.offsets >= start) & (held.offsets < end)
-            places = np.flatnonzero(mask)
-            places = places[np.argsort(held.offsets[places], kind="stable")]
+        first, last = np.searchsorted(held.partitions, [partition, partition + 1])
+        low, high = first + np.searchsorted(held.offsets[first:last], [start, end])
+        rows = held.rows.slice(int(low), int(high - low))
         deleted = self._deleted(view, file, group, len(held.offsets))
-        if len(deleted):
-            places = places[np.isin(places, deleted, invert=True)]
-        if len(places) and held.in_order and places[-1] - places[0] + 1 == len(places):
-            return held.rows.slice(int(places[0]), len(places))
-        return held.rows.take(pa.array(places))
+        if not len(deleted):
+            return rows
+        places = np.arange(low, high) if held.places is None else held.places[low:high]
+        live = np.isin(places, deleted, invert=True)
+        return rows if live.all() else rows.filter(pa.array(live))
 
     def _group(self, file: IndexedFile, group: int) -> RowGroup:
         return self._caches.group((file.path, group), lambda: self._decoded(file, group))
 
     def _decoded(self, file: IndexedFile, group: int) -> RowGroup:
-        rows = read_group(self._store, self._footer(file), group)
+        rows = read_group(self._store, self._footer(file), group, self._added)
         partitions, offsets = rows.column(0).to_numpy(), rows.column(1).to_numpy()
         steps = np.diff(partitions)
-        in_order = bool(((steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))).all())
-        return RowGroup(rows, partitions, offsets, in_order)
+        if ((steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))).all():
+            return RowGroup(rows, partitions, offsets, None)
+        # Sorted once, when it is decoded: the reads that follow then cut slices out of it.
+        places = np.lexsort((offsets, partitions))
+        rows = rows.take(pa.array(places))
+        return RowGroup(rows, partitions[places], offsets[places], places)
 
     def _leave(self, groups: Sequence[tuple[IndexedFile, int]], partition: int) -> None:
         """A reader has passed these row groups. Those that end with its partition are left to others, if there are any.
@@ -311,28 +330,35 @@ class TableReader:
         return best
 
 
-def _sorted(found: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch in the order of offsets. Raises Corrupt if an offset is there twice."""
+def _fitting(
+    found: list[pa.RecordBatch], max_bytes: int, *, at_least_one: bool
+) -> tuple[pa.RecordBatch, int, bool]:
+    """As many rows as fit, in the order of offsets, their bytes, and whether these are all. Each part is in order.
+
+    Only what is given is copied, however many overlapping row groups it comes from. Raises Corrupt if an offset is
+    there twice.
+    """
     some = [rows for rows in found if rows.num_rows]
     if not some:
-        return pa.RecordBatch.from_pylist([], schema=ARROW_SCHEMA)
-    whole = some[0] if len(some) == 1 else pa.concat_batches(some)
-    offsets = whole.column(1).to_numpy()
+        return pa.RecordBatch.from_pylist([], schema=ARROW_SCHEMA), 0, True
+    offsets = np.concatenate([rows.column(1).to_numpy() for rows in some])
+    sizes = np.concatenate([row_sizes(rows) for rows in some])
     steps = np.diff(offsets)
-    if len(some) > 1 and not (steps > 0).all():
+    mixed = len(some) > 1 and not (steps > 0).all()
+    if mixed:
         order = np.argsort(offsets, kind="stable")
-        whole = whole.take(pa.array(order))
-        steps = np.diff(offsets[order])
+        offsets, sizes = offsets[order], sizes[order]
+        steps = np.diff(offsets)
     if (steps == 0).any():
-        twice = int(np.sort(offsets)[1:][np.diff(np.sort(offsets)) == 0][0])
-        raise Corrupt(f"the table holds offset {twice} of partition {whole.column(0)[0]} twice")
-    return whole
-
-
-def _cut(rows: pa.RecordBatch, max_bytes: int, *, at_least_one: bool) -> tuple[pa.RecordBatch, int]:
-    """As many rows as fit, and their bytes."""
-    if not rows.num_rows:
-        return rows, 0
-    sizes = np.cumsum(row_sizes(rows))
-    count = max(int(np.searchsorted(sizes, max_bytes, side="right")), 1 if at_least_one else 0)
-    return rows.slice(0, count), int(sizes[count - 1]) if count else 0
+        twice = int(offsets[1:][steps == 0][0])
+        raise Corrupt(f"the table holds offset {twice} of partition {some[0].column(0)[0]} twice")
+    totals = np.cumsum(sizes)
+    count = max(int(np.searchsorted(totals, max_bytes, side="right")), 1 if at_least_one else 0)
+    if not count:
+        return some[0].slice(0, 0), 0, False
+    below = int(offsets[count - 1]) + 1
+    parts = [rows.slice(0, int(np.searchsorted(rows.column(1).to_numpy(), below))) for rows in some]
+    whole = parts[0] if len(parts) == 1 else pa.concat_batches([rows for rows in parts if rows.num_rows])
+    if mixed:
+        whole = whole.take(pa.array(np.argsort(whole.column(1).to_numpy(), kind="stable")))
+    return whole, int(totals[count - 1]), count == len(offsets)

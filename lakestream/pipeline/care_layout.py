@@ -1,0 +1,43 @@
+"""How a user wants a stream's table to lie: his partition spec (T19) and his sort order (T4); optimize applies both."""
+
+from dataclasses import dataclass
+
+from lakestream.data.tables.foreign import STREAM_COLUMNS
+from lakestream.data.tables.schema import NAMES
+from lakestream.data.tables.sort_orders import SortKey, users_order
+from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.pipeline.care_plan import Target
+from lakestream.pipeline.care_tasks import SpecField
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a user wants his table to lie, and what of it cannot be done."""
+
+    target: Target
+    spec: list[SpecField]
+    order: list[SortKey]
+    problem: str
+
+
+def users_layout(metadata: TableMetadata) -> Layout:
+    spec, order = users_spec(metadata), users_order(metadata)
+    applied = order is not None and not order.problem and order.keys
+    return Layout(
+        Target(spec[0] if spec is not None else None, order.order_id if order is not None and applied else None),
+        spec[1] if spec is not None else [],
+        list(order.keys) if order is not None and applied else [],
+        f"the table's sort order is not applied: {order.problem}" if order is not None and order.problem else "",
+    )
+
+
+def users_spec(metadata: TableMetadata) -> tuple[int, list[SpecField]] | None:
+    """The partition spec that a user has set, if its fields are made of the stream's columns (T19)."""
+    spec = metadata.specs[metadata.value("default-spec-id")]
+    columns = {field["id"]: field for field in metadata.schema["fields"] if field["id"] in STREAM_COLUMNS}
+    fields = [
+        SpecField(one["name"], one["transform"], NAMES[one["source-id"]], columns[one["source-id"]]["type"])
+        for one in spec["fields"]
+        if one["source-id"] in columns and one["transform"] != "void"
+    ]
+    return (spec["spec-id"], fields) if fields and len(fields) == len(spec["fields"]) else None
