@@ -82,11 +82,10 @@ def test_c6_engines_read_and_change_tables_in_a_bucket_and_consumers_see_it(
         if DELETE in engine.abilities:
             engine.delete(topic.name, 0, 10, 19)
             topic.forget(0, range(10, 20))
-            topic.check()
         if UPDATE in engine.abilities:
             engine.update(topic.name, 1, 8, b"redacted")
             topic.change(1, 8, b"redacted")
-            topic.check()
+        topic.check()
         if REWRITE in engine.abilities:
             engine.rewrite(topic.name)
             topic.check()
