@@ -113,7 +113,7 @@ compat: setup ## Real Kafka clients against real brokers, the long tests too
 	$(PYTEST) $(PARALLEL) $(LONG) tests/compatibility $(ARGS)
 
 engines: setup environments ## Spark, Trino, DuckDB, Polars and PyIceberg on the tables of live topics
-	$(PYTEST) $(LONG) tests/engines/test_engines.py $(ARGS)
+	$(PYTEST) $(LONG) tests/engines/test_engines.py tests/engines/test_s3_end_to_end.py $(ARGS)
 
 environments: setup ## What the other engines run in, below .venv-engines (600 MB to fetch, once; needs Maven and Java)
 	@$(BIN)/python tests/engines/environments/build.py

@@ -38,7 +38,7 @@ def main() -> None:
     # A batch: all that was acknowledged up to now, whether it is a row of the table yet or not.
     orders = spark.read.format("lakestream").option("broker", asked.http).load(asked.topic)
     print(f"batch: {orders.count()} orders")
-    by_city = orders.selectExpr(ORDER).groupBy("o.city").sum("o.amount").orderBy("city")
+    by_city = orders.selectExpr(ORDER).groupBy("o.city").sum("o.amount").toDF("city", "amount").orderBy("city")
     by_city.show()
 
     # A stream: what is there now, in batches of 400, each record once. Then more orders, and it goes on from there.

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 ENVIRONMENT_PREFIX = "LAKESTREAM_"
 CONFIG_VARIABLE = "LAKESTREAM_CONFIG"
@@ -199,6 +199,10 @@ def from_json(text: str) -> Settings:
     return Settings(**json.loads(text))
 
 
+DATA_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "memory")
+"""Stores of records, by how their URLs begin."""
+
+
 def is_url(place: str) -> bool:
     """Whether a data or metadata setting is a URL and no path."""
     return re.match(r"[a-z][a-z0-9+]*:", place) is not None and not place.startswith("file:")
@@ -320,6 +324,8 @@ def _checked(settings: Settings) -> Settings:
         metadata = f"sqlite://{Path(metadata.removeprefix('file://')).absolute()}"
     if not metadata.startswith(("sqlite:", "memory:", "owner:")):
         raise SettingsError(f"metadata: {metadata!r} is no URL we know; use sqlite:///path or memory:")
+    if is_url(settings.data) and settings.data.partition(":")[0] not in DATA_SCHEMES:
+        raise SettingsError(f"data: {settings.data!r} is no place we know; use a folder, s3://, gs:// or az://")
     if settings.brokers > 1 and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
         raise SettingsError("memory: serves one broker only, since processes share no memory; use a folder and sqlite:")
     if settings.tables and (metadata.startswith("memory:") or settings.data.startswith("memory:")):

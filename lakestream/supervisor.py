@@ -181,7 +181,7 @@ class _Supervisor:
         with contextlib.suppress(BrokenPipeError):
             print(f"ready kafka={kafka} http={http}", flush=True)
         first, page = said[0].kafka, said[0].http
-        command = "lakestream" if shutil.which("lakestream") else sys.argv[0]
+        command = "lakestream" if shutil.which("lakestream") else _how_called()
         where = "" if first == config.DEFAULT_BOOTSTRAP else f" --bootstrap {first}"
         tables = (
             f"#       {command} sql 'select text(value) from greetings'{where}\n"
@@ -224,6 +224,12 @@ class _Supervisor:
         await asyncio.gather(*(child.stop(drain_s) for child in self._brokers), *landing)
         if self._owner is not None:
             await self._owner.stop(OWNER_STOP_S)
+
+
+def _how_called() -> str:
+    """How this program was started, for who wants to do it again."""
+    script = sys.argv[0]
+    return f"{sys.executable} -m lakestream" if script.endswith("__main__.py") else script
 
 
 class _Child:

@@ -5,7 +5,7 @@ import http.client
 import json
 import urllib.parse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -95,13 +95,22 @@ def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.
         connection.request("GET", path)
         answer = connection.getresponse()
         if answer.status != 200:
-            said = answer.read(500).decode(errors="replace")
-            raise LakestreamError(f"http://{page}{path} answers {answer.status}: {said}")
+            raise LakestreamError(_refusal(page, path, answer))
         yield answer
     except (OSError, http.client.HTTPException) as error:
         raise LakestreamError(f"cannot read http://{page}{path}: {error}; is that a broker's HTTP port?") from None
     finally:
         connection.close()
+
+
+def _refusal(page: str, path: str, answer: http.client.HTTPResponse) -> str:
+    """The reason that a broker gives, or whatever else was answered."""
+    said = answer.read(500).decode(errors="replace")
+    with suppress(ValueError):
+        told = json.loads(said)
+        if isinstance(told, dict) and isinstance(told.get("error"), str):
+            return str(told["error"])
+    return f"http://{page}{path} answers {answer.status}: {said}"
 
 
 def _show_part(name: str, part: Any) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import click
 
@@ -15,14 +15,17 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> None:
-    """Numbers go to the right; a cell of None is a dash."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "", *, as_named: bool = False
+) -> None:
+    """Columns of numbers go to the right; a cell of None is a dash. `as_named`: the names are the user's own."""
     cells = [list(row) for row in rows]
+    right = {i for i in range(len(columns)) if _are_numbers([row[i] for row in cells])}
     if sys.stdout.isatty():
-        _print_rich(columns, cells, title)
+        _print_rich(columns, cells, title, right)
         return
-    right = {i for row in cells for i, cell in enumerate(row) if isinstance(cell, int)}
-    lines = [[name.upper() for name in columns], *([_text(cell) for cell in row] for row in cells)]
+    names = list(columns) if as_named else [name.upper() for name in columns]
+    lines = [names, *([_text(cell) for cell in row] for row in cells)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     if title:
         click.echo(title)
@@ -30,6 +33,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: s
         sides = (str.rjust if i in right else str.ljust for i in range(len(columns)))
         padded = (side(text, width) for side, text, width in zip(sides, line, widths, strict=True))
         click.echo("  ".join(padded).rstrip())
+
+
+def _are_numbers(column: Sequence[Cell]) -> bool:
+    told = [cell for cell in column if cell is not None]
+    return bool(told) and all(isinstance(cell, int) for cell in told)
 
 
 def say(text: str) -> None:
@@ -82,7 +90,7 @@ def _text(cell: Cell) -> str:
     return "-" if cell is None else str(cell)
 
 
-def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
+def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: str, right: Set[int]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -90,8 +98,7 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[Cell]], title: s
 
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
     for i, name in enumerate(columns):
-        numeric = any(isinstance(row[i], int) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(name, justify="right" if i in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_text(cell), style="dim" if cell is None else "") for cell in row))
     Console().print(table)

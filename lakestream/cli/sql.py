@@ -47,7 +47,7 @@ def sql(
             write_csv(answer, sink)
         elif kind == "table":
             shown, more = cells(answer, rows)
-            print_table(answer.schema.names, shown)
+            print_table(answer.schema.names, shown, as_named=True)
             if more:
                 say(f"the first {rows:,} rows; --rows shows more, --format csv all")
         else:

@@ -3,6 +3,7 @@
 import sys
 import time
 import urllib.parse
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,6 +17,8 @@ from lakestream.errors import LakestreamError
 
 F = TypeVar("F", bound=Callable[..., Any])
 POLL_S = 0.3
+AT_ONCE = 20
+"""So many topics are asked for at a time: a cluster notes a hundred requests, of everybody."""
 NO_PIPELINE_S = 15.0
 """How long a pipeline may be away while somebody waits for its work."""
 DID_NOT, NOT_YET = 1, 2
@@ -95,7 +98,8 @@ def _state(one: dict[str, Any], told: dict[str, Any]) -> str:
 
 def _say_trouble(pipeline: dict[str, Any]) -> None:
     if not pipeline["running"]:
-        why = f": {pipeline['trouble']}" if pipeline["trouble"] else "; the log of `lakestream serve` may say why"
+        unknown = " (Spark takes some seconds to start; if it stays so, the log of `lakestream serve` may say why)"
+        why = f": {pipeline['trouble']}" if pipeline["trouble"] else unknown
         say(f"no pipeline runs, so nothing lands and no care is taken{why}")
 
 
@@ -198,22 +202,42 @@ def _care(
     kind: str, topics: Sequence[str], arguments: dict[str, str], *, bootstrap: str, page: str | None, as_json: bool,
     no_wait: bool,
 ) -> None:  # fmt: skip
-    """Ask for it for each topic, then wait until all is done. Exits with the worst that happened."""
+    """Ask for it for each topic, a few at a time, until all is done. Exits with the worst that happened."""
     page = page or find_page(bootstrap)
     if not topics:
         topics = [one["topic"] for one in _tables(page)["tables"] if one["table"]]
-    asked = [post_json(page, f"/tables/{_quoted(topic)}/{kind}", arguments) for topic in topics]
-    answers = asked if no_wait else [_await(page, one, as_json) for one in asked]
+    if not topics:
+        say("there is no table yet")
+    answers: list[dict[str, Any]] = []
+    under_way: deque[dict[str, Any]] = deque()
+    left = deque(topics)
+    patience_s = 0.0 if no_wait else NO_PIPELINE_S
+    while left or under_way:
+        while left and len(under_way) < (1 if no_wait else AT_ONCE):
+            under_way.append(post_json(page, f"/tables/{_quoted(left.popleft())}/{kind}", arguments))
+        one = under_way.popleft()
+        if not no_wait:
+            one = _await(page, one, as_json, patience_s)
+        answers.append(one)
+        if not as_json:
+            click.echo(f"{one['topic']}: {_answer(one)}")
+        if not no_wait and _code(one) == NOT_YET:
+            # Nobody is there: what was asked for stays noted, and more would only fill the place where it is noted.
+            patience_s = 0.0
+            _say_not_asked(left)
     if as_json:
         print_json(answers)
-    codes = [0 if one["status"] == "done" or no_wait else DID_NOT if one["status"] == "failed" else NOT_YET
-             for one in answers]  # fmt: skip
-    if not as_json:
-        for one in answers:
-            click.echo(f"{one['topic']}: {_answer(one)}")
-    if not asked:
-        say("there is no table yet")
-    sys.exit(max(codes, default=0))
+    sys.exit(0 if no_wait else max(map(_code, answers), default=0))
+
+
+def _code(one: dict[str, Any]) -> int:
+    return 0 if one["status"] == "done" else DID_NOT if one["status"] == "failed" else NOT_YET
+
+
+def _say_not_asked(left: "deque[str]") -> None:
+    if left:
+        say(f"nothing was asked for {len(left):,} more topics, {left[0]} to {left[-1]}")
+        left.clear()
 
 
 def _answer(one: dict[str, Any]) -> str:
@@ -225,21 +249,23 @@ def _answer(one: dict[str, Any]) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _await(page: str, one: dict[str, Any], as_json: bool) -> dict[str, Any]:
+def _await(page: str, one: dict[str, Any], as_json: bool, patience_s: float) -> dict[str, Any]:
     """The last answer: done or failed; or as it is when nobody is there to do it."""
     said, alone_s = "", 0.0
     while one["status"] not in ("done", "failed"):
         alone_s = 0.0 if one["pipeline"]["running"] else alone_s + POLL_S
-        if alone_s >= NO_PIPELINE_S:
-            _say_trouble(one["pipeline"])
+        if alone_s and alone_s >= patience_s:
+            if patience_s:
+                _say_trouble(one["pipeline"])
             say(f"{one['topic']}: the request stays noted, and is done when a pipeline comes")
             break
         if one["text"] and one["text"] != said and not as_json:
             said = one["text"]
             say(f"{one['topic']}: {said}")
-        time.sleep(POLL_S)
         try:
             one = get_json(page, f"/care/{one['request']}")
         except LakestreamError as error:
             raise LakestreamError(f"it is not known what became of the request {one['request']}: {error}") from None
+        if one["status"] not in ("done", "failed"):
+            time.sleep(POLL_S)
     return one

@@ -159,7 +159,8 @@ def _show(report: Any) -> None:
             click.echo(f"{click.style('not checked:', fg='yellow', bold=True)} {name}: {unchecked}")
     if report.exit_code() == 0:
         clean = click.style("clean", fg="green", bold=True)
-        click.echo(f"{clean}: {len(report.topics)} topics as of command {report.sequence}")
+        topics = "1 topic" if len(report.topics) == 1 else f"{len(report.topics)} topics"
+        click.echo(f"{clean}: {topics} as of command {report.sequence}")
 
 
 def _row(topic: Any) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ is gone before the first rows are handed out, the broker is asked again and the 
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +20,7 @@ import pyarrow as pa
 from lakestream.errors import LakestreamError, Missing
 from lakestream.lake.sql_columns import quoted
 from lakestream.lake.sql_files import Faults
-from lakestream.lake.sql_names import Directory, Name, names_in
+from lakestream.lake.sql_names import Directory, Found, Name, names_in, parse_name
 from lakestream.lake.sql_sources import Part, open_stores, topic_parts
 
 ATTEMPTS = 5
@@ -41,6 +41,9 @@ SETTINGS = {
     "TimeZone": "UTC",
 }
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
+_CHANGES = re.compile(r"is not an table|of type View|Can only (update|delete|merge)|Can only modify view")
+"""What DuckDB says to whoever wants to change a view."""
+_SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 
 
 class QueryError(LakestreamError):
@@ -63,19 +66,25 @@ def answered(broker: str, query: str, memory: str = "") -> Iterator[Answer]:
     """
     with ExitStack() as stack:
         directory = Directory(broker)
-        for attempt in range(1, ATTEMPTS + 1):
+        asked_for: set[Name] = set()
+        attempt = 1
+        while True:
             faults = Faults()
             session = stack.enter_context(_Session(directory, memory, faults))
             try:
-                answer = session.answer(query)
+                answer = session.answer(query, asked_for)
                 break
             except (duckdb.Error, pa.ArrowException, OSError) as error:
+                if name := session.overlooked(error, asked_for):
+                    asked_for.add(name)
+                    continue
                 cause = faults.first
                 if not isinstance(cause, Missing) or attempt == ATTEMPTS:
                     raise session.explained(error) from error
             except Missing:
                 if attempt == ATTEMPTS:
                     raise
+            attempt += 1
         yield answer
 
 
@@ -105,17 +114,22 @@ class _Session:
         self._database.close()
         self._spill.cleanup()
 
-    def answer(self, query: str) -> Answer:
+    def answer(self, query: str, asked_for: Set[Name] = frozenset()) -> Answer:
+        """Of topics and tables that the query names, and those that DuckDB asked for when it ran before."""
         try:
             statements = self._database.extract_statements(query)
         except duckdb.Error as error:
             raise QueryError(_said(error)) from error
         if not statements:
             raise QueryError("there is no statement in the query")
-        self._show(sorted({name for one in statements for name in names_in(self._database, one.query)}))
+        self._show(sorted(asked_for | {name for one in statements for name in names_in(self._database, one.query)}))
         for one in statements[:-1]:
             self._database.execute(one)
-        reader = self._database.execute(statements[-1]).to_arrow_reader(BATCH_ROWS)
+        if _SHOW_TABLES.fullmatch(statements[-1].query):
+            self._database.execute("SELECT unnest(?::VARCHAR[]) AS name", [sorted(self._directory.topics())])
+        else:
+            self._database.execute(statements[-1])
+        reader = self._database.to_arrow_reader(BATCH_ROWS)
         return Answer(reader.schema, self._held(reader))
 
     def _held(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -134,6 +148,18 @@ class _Session:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self.explained(error) from error
 
+    def overlooked(self, error: Exception, asked_for: Set[Name]) -> Name | None:
+        """A topic or table that DuckDB asks for, and that was not seen in the query: not every statement has a tree."""
+        missing = _NO_TABLE.search(str(error))
+        if not isinstance(error, duckdb.CatalogException) or not missing:
+            return None
+        said = missing[1].strip('"')
+        for name in ((said,), parse_name(said)):
+            found = self._directory.find([name]) if name not in asked_for else Found()
+            if found.topics or found.tables:
+                return name
+        return None
+
     def explained(self, error: Exception) -> LakestreamError:
         """The error as somebody should read it."""
         cause = self._faults.first
@@ -145,7 +171,9 @@ class _Session:
             return cause
         missing = _NO_TABLE.search(str(error))
         if isinstance(error, duckdb.CatalogException) and missing:
-            return QueryError(self._directory.unknown(missing[1]))
+            return QueryError(self._directory.unknown(missing[1].strip('"')))
+        if _CHANGES.search(str(error)):
+            return QueryError("a query changes no topic and no table; rows are deleted by `lakestream tables delete`")
         return QueryError(_said(error))
 
     # -- views --------------------------------------------------------------------------------------------------------

@@ -110,14 +110,28 @@ class Texts:
         return self._database.execute(f"SELECT {chosen} FROM rows").to_arrow_table()
 
     def _value(self, place: int) -> str:
-        name = quoted(self._plain[place])
-        return f"text({name})" if _is_binary(self._kinds[place]) else name
+        return _readable(quoted(self._plain[place]), self._kinds[place])
 
     def _text(self, place: int) -> str:
         value = self._value(place)
         if _is_number(self._kinds[place]):
             return value
         return f"to_json({value})::VARCHAR" if pa.types.is_nested(self._kinds[place]) else f"{value}::VARCHAR"
+
+
+def _readable(value: str, kind: pa.DataType, depth: int = 0) -> str:
+    """The value in SQL with its bytes as text, also those inside lists and structs."""
+    if _is_binary(kind):
+        return f"text({value})"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        item = _readable(f"one{depth}", kind.value_type, depth + 1)
+        return value if item == f"one{depth}" else f"list_transform({value}, lambda one{depth}: {item})"
+    if pa.types.is_struct(kind):
+        fields = {field.name: f"{value}.{quoted(field.name)}" for field in kind}
+        shown = {field.name: _readable(fields[field.name], field.type, depth) for field in kind}
+        packed = ", ".join(f"{quoted(name)} := {text}" for name, text in shown.items())
+        return value if shown == fields else f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({packed}) END"
+    return value
 
 
 def _is_number(kind: pa.DataType) -> bool:

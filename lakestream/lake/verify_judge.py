@@ -210,7 +210,7 @@ class _Judge:
             verdict.explained.append(
                 Explanation(
                     why=Why.RECORDED,
-                    text="removed by others or by retention, and recorded",
+                    text="removed by a delete or by retention, and recorded",
                     partition=self._facts.partition,
                     rows=recorded,
                     ranges=missing,

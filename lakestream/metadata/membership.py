@@ -95,7 +95,7 @@ class Membership:
 
     async def leave(self) -> None:
         """End our own epoch, so that nobody waits for a session to pass."""
-        self._leaving = True
+        self._leaving = self._replica.leaving = True
         try:
             await asyncio.wait_for(self._replica.propose(Leave()), self._timing.heartbeat_s)
         except (Fenced, Retry, Unknown, TimeoutError) as error:

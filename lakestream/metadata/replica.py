@@ -58,6 +58,8 @@ class Replica:
         self.state = State()
         self.member_id = member_id
         self.epoch = 0
+        self.leaving = False
+        """Our epoch ends because we want it to."""
         self.on_fold: list[Callable[[], None]] = []
         self.on_command: list[Callable[[int, bytes, Outcome], None]] = []
         self.last_fold = clock.monotonic()
@@ -172,7 +174,7 @@ class Replica:
             self._registering = None
         outcome = answer.result()
         if isinstance(outcome, int):
-            self.epoch = outcome
+            self.epoch, self.leaving = outcome, False
             self._next_n = 1
             self._prefix = ENVELOPE.pack(0, 0, self.member_id, self.epoch, 0)[2:14]
         return outcome  # type: ignore[no-any-return]
@@ -361,7 +363,8 @@ class Replica:
     def _check_epoch(self) -> None:
         me = self.state.members.by_id.get(self.member_id)
         if self.epoch and (me is None or me.epoch != self.epoch or not me.alive):
-            log.warning("epoch %d of member %d has ended", self.epoch, self.member_id)
+            level = logging.INFO if self.leaving else logging.WARNING
+            log.log(level, "epoch %d of member %d has ended", self.epoch, self.member_id)
             self._end_epoch()
 
     def _end_epoch(self) -> None:

@@ -123,7 +123,8 @@ class Caretaker:
         try:
             result = await self._do(one, progress)
         except (LakestreamError, OSError) as error:
-            log.warning("%s of a table was asked for and failed: %s", one.kind, error)
+            topic = self._replica.state.topics.by_id.get(one.topic_id)
+            log.warning("%s of topic %s was asked for and failed: %s", one.kind, topic and topic.name, error)
             await self._tell(request, FAILED, str(error), {})
             return
         await self._tell(request, DONE, result.text, result.figures)

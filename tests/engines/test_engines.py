@@ -6,7 +6,6 @@ that `make environments` builds.
 """
 
 import itertools
-import os
 import re
 from collections.abc import Callable, Iterator
 
@@ -29,10 +28,10 @@ from tests.engines.clients.face import (
     EngineError,
     Sql,
 )
+from tests.engines.clients.opening import opened
 from tests.engines.clients.python import Polars, PyIceberg
 from tests.engines.clients.spark import Spark
-from tests.engines.clients.trino import CATALOG, Trino
-from tests.engines.environments import build
+from tests.engines.clients.trino import BUCKET, CATALOG, Trino
 from tests.engines.lake import Known
 from tests.serving import ROOT, Cluster, eventually, serving
 
@@ -63,26 +62,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def use(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Use]:
     """An engine, started when it is first asked for."""
-    opened: dict[type[Engine], Engine] = {}
+    started: dict[type[Engine], Engine] = {}
     uri = f"http://{cluster.http[0]}/iceberg"
 
     def one(kind: type[Engine]) -> Engine:
-        if kind not in opened:
-            needs_environment(kind)
-            opened[kind] = Trino(uri, tmp_path_factory.mktemp("trino")) if kind is Trino else kind(uri)  # type: ignore[call-arg]
-        return opened[kind]
+        if kind not in started:
+            started[kind] = opened(kind, uri, tmp_path_factory.mktemp(kind.name))
+        return started[kind]
 
     yield one
-    for engine in opened.values():
+    for engine in started.values():
         engine.close()
-
-
-def needs_environment(kind: type[Engine]) -> None:
-    """Skips where the environment was not built, and fails in CI, which builds them all."""
-    name = kind.name.lower()
-    if name in build.ENGINES and build.folder(name) is None:
-        missing = pytest.fail if "CI" in os.environ else pytest.skip
-        missing(f"needs the environment of {kind.name}: run `make environments`")
 
 
 _numbers = itertools.count()
@@ -258,6 +248,8 @@ def test_the_pages_settings_are_those_of_the_tests() -> None:
         assert f'"{name}": "{value}"' in program
     told = trino.replace(uri, "{uri}").strip().split("\n")
     assert set(told) <= set(CATALOG.split("\n"))
+    bucket = re.findall(r"^  (\S+)=", PAGE.read_text(), re.MULTILINE)
+    assert bucket == re.findall(r"^(\S+)=", BUCKET, re.MULTILINE)
     attached = re.search(r"ATTACH '' AS lake .*(?=;)", duckdb)
     assert attached and attached[0].replace(uri, "{uri}") in (PROGRAMS / "duckdb_sql.py").read_text()
 

@@ -46,7 +46,9 @@ async def caring(world: CareWorld) -> AsyncIterator[None]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_care_is_asked_for_by_command_and_the_command_tells_what_came_of_it(world: CareWorld) -> None:
+async def test_care_is_asked_for_by_command_and_the_command_tells_what_came_of_it(
+    world: CareWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     await filled(world)
     async with caring(world):
         done = await world.command("optimize", "a")
@@ -61,11 +63,14 @@ async def test_care_is_asked_for_by_command_and_the_command_tells_what_came_of_i
         assert "all files are there" in (await world.command("repair", "a")).output
         wrong = await world.command("delete", "a", "--where", "no such thing")
         assert wrong.exit_code == 1 and "failed" in wrong.output and "no condition" in wrong.output
+        assert "delete of topic a was asked for and failed" in caplog.text
         assert (await world.command("optimize", "nothing")).exit_code != 0
     assert [one[:2] for one in values(world.pipeline, "a")] == [(p, n) for p in range(2) for n in range(5, 60)]
 
 
-async def test_a_request_that_died_with_its_pipeline_is_done_by_the_next_one(world: CareWorld) -> None:
+async def test_a_request_that_died_with_its_pipeline_is_done_by_the_next_one(
+    world: CareWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     await filled(world)
     asked = await world.command("optimize", "a", "--no-wait")
     assert asked.exit_code == 0
@@ -73,7 +78,9 @@ async def test_a_request_that_died_with_its_pipeline_is_done_by_the_next_one(wor
     request = world.pipeline.replica.state.care.waiting()[0]
     first = caretaker(world)
     await first._tell(request, "running", "begun", {})
+    caplog.clear()
     await world.pipeline.membership.leave()
+    assert not [line for line in caplog.records if line.levelname == "WARNING"], "it wanted to leave"
     second = await start_pipeline(world.folder, world.log, member=1_000_001, seed=11)
     await caretaker(world, second).step()
     assert second.replica.state.care.requests[request].status == "done"

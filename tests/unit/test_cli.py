@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from lakestream.cli.config import markdown_table
 from lakestream.cli.main import COMMANDS, cli
+from lakestream.cli.output import print_table
 from lakestream.settings import table
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,22 @@ def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(cli, [command, "--help"])
     assert result.exit_code == 0, result.output
     assert result.output.startswith(f"Usage: cli {command}")
+
+
+def test_the_package_runs_as_a_module_where_its_script_is_not_on_the_path(tmp_path: Path) -> None:
+    asked = [sys.executable, "-m", "lakestream", "serve", "--brokers", "0"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "error: --brokers: must be between 1 and 1000, not 0\n")
+
+
+def test_a_column_is_on_the_right_if_it_is_all_numbers_and_users_names_stay_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(("what", "Rows"), [("a long name", 5), ("b", None)], as_named=True)
+    print_table(("what", "value"), [("a", 5), ("b", "a long text")])
+    assert capsys.readouterr().out.split("\n") == [
+        "what         Rows", "a long name     5", "b               -", "WHAT  VALUE", "a     5", "b     a long text", ""
+    ]  # fmt: skip
 
 
 def test_help_lists_all_commands_without_importing_what_they_need(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_values_may_be_written_as_people_write_them(tmp_path: Path, name: str, t
         ("auto_create_topics_enable", "maybe", "true or false"),
         ("log_level", "loud", "none of debug, info"),
         ("metadata", "redis://x", "no URL we know"),
+        ("data", "hdfs://x/y", "use a folder, s3://"),
         ("broker_heartbeat_ms", "8000", "at least twice"),
         ("group_min_session_timeout_ms", "2000000", "is above"),
     ],

@@ -114,11 +114,26 @@ async def test_values_are_read_as_text_and_as_json_and_headers_by_name(world: Wo
     "name", ["orders", "streams.orders", '"orders"', "ORDERS", "Streams.Orders", 'streams."orders"', "main.orders"]
 )
 async def test_a_topic_has_several_names(world: World, name: str) -> None:
-    if name == "main.orders":
-        with pytest.raises(QueryError, match="no topic or table"):
-            await world.ask(f"select count(*) from {name}")
-    else:
-        assert await world.ask(f"select count(*) from {name}") == [(8,)]
+    assert await world.ask(f"select count(*) from {name}") == [(8,)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "create temp table t (o bigint); insert into t select stream_offset from orders; select count(*) from t",
+        "create temp table t (o bigint); insert into t select 1 from streams.orders; select count(*) from t",
+        "create view v as select stream_offset from orders; select count(*) from v",
+        """select sum(n)::bigint from (unpivot (pivot (select stream_partition as p from orders) on p using count(*))
+                                       on columns(*) into name p value n)""",
+    ],
+)
+async def test_topics_are_found_in_statements_that_are_no_plain_query(world: World, query: str) -> None:
+    assert await world.ask(query) == [(8,)]
+
+
+async def test_the_topics_are_listed_by_show_tables(world: World) -> None:
+    assert await world.ask("show tables") == [("my.dotted-topic",), ("orders",)]
+    assert await world.ask("select 1; SHOW ALL TABLES;") == [("my.dotted-topic",), ("orders",)]
 
 
 async def test_names_with_dots_and_dashes_joins_and_tables_named_twice(world: World) -> None:
@@ -186,6 +201,12 @@ async def test_what_stays_gone_is_told(world: World) -> None:
         ("selec 1", "syntax error"),
         ("select amount from orders", 'column "amount"'),
         ("", "no statement"),
+        ('select * from "no such"', "no topic or table 'no such'"),
+        ("drop table orders", "a query changes no topic"),
+        ("insert into orders values (1)", "a query changes no topic"),
+        ("update orders set value = null", "a query changes no topic"),
+        ("delete from orders", "a query changes no topic"),
+        ("alter table orders add column more int", "a query changes no topic"),
         ("select 1 from orders join orders using (nothing)", "nothing"),
         ("select stream_offset / 'x' from orders", "Could not convert"),
     ],
@@ -214,6 +235,14 @@ async def test_csv_has_names_text_and_json_for_lists(world: World) -> None:
     headers = '"[{""key"":""kind"",""value"":""old""},{""key"":""kind"",""value"":""new""}]"'
     assert lines[1] == f'1,"plain",{headers},,"","1970-01-01 00:00:01.001+00"'
     assert lines[2] == f'2,,{headers},,"","1970-01-01 00:00:01.002+00"'
+
+
+async def test_bytes_inside_lists_are_text_like_those_of_columns(world: World) -> None:
+    query = """select [{'key': 'k', 'value': encode('grün')}, {'key': 'k', 'value': '\\xFF'::BLOB}, null] as headers,
+                      {'a': 1, 'b': encode('ß')} as one, null::BLOB[] as nothing, [1, 2] as numbers"""
+    [row] = json.loads(await world.written(query, lambda a, s: write_json(a, s, lines=False)))
+    headers = [{"key": "k", "value": "grün"}, {"key": "k", "value": "\\xFF"}, None]
+    assert row == {"headers": headers, "one": {"a": 1, "b": "ß"}, "nothing": None, "numbers": [1, 2]}
 
 
 async def test_json_is_a_list_or_lines_also_with_two_columns_of_one_name(world: World) -> None:

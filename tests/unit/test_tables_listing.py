@@ -1,5 +1,6 @@
 """What `lakestream tables` says: every topic's table, its lag, what holds it, and whether anybody lands."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +9,9 @@ import httpx
 import pytest
 
 from lakestream import metrics
-from lakestream.model.care import DONE, NotePipeline, TellCare
+from lakestream.cli import tables
+from lakestream.cli.tables import AT_ONCE
+from lakestream.model.care import DONE, REQUESTS_MAX, NotePipeline, TellCare
 from lakestream.model.catalog import HoldTopic
 from tests.care_world import CareWorld, start_world
 
@@ -45,7 +48,7 @@ async def test_one_table_is_described_partition_by_partition(world: CareWorld) -
     result = await world.command("describe", "orders")
     assert result.exit_code == 0 and "metadata location" in result.output and "partitions" in result.output
     missing = await world.command("describe", "nothing")
-    assert missing.exit_code != 0 and "there is no topic 'nothing'" in str(missing.exception)
+    assert missing.exit_code != 0 and str(missing.exception) == "there is no topic 'nothing'"
 
 
 async def test_a_held_topic_says_why_and_is_released_by_command(world: CareWorld) -> None:
@@ -74,10 +77,44 @@ async def test_without_a_pipeline_it_is_said_and_why_if_known(world: CareWorld) 
     await world.fill(stream)
     result = await world.command("list")
     assert "waits for a pipeline" in result.output and "no pipeline runs" in result.stderr
+    assert "Spark takes some seconds to start" in result.stderr
     await world.broker.replica.propose(NotePipeline("there is no Java"))
     assert "there is no Java" in (await world.command("list")).stderr
     asked = await world.command("optimize", "orders", "--no-wait")
     assert asked.exit_code == 0 and "waiting" in asked.output
+
+
+async def test_more_topics_than_requests_are_noted_are_taken_care_of_a_few_at_a_time(world: CareWorld) -> None:
+    streams = [(await world.broker.topic(f"t{number:03}"))[0] for number in range(REQUESTS_MAX + 5)]
+    await world.land(*streams, records=1)
+
+    async def do_all() -> None:
+        replica = world.broker.replica
+        while True:
+            for request in replica.state.care.waiting():
+                await replica.propose(TellCare(request, DONE, "seen", {}))
+            await asyncio.sleep(0.01)
+
+    doing = asyncio.create_task(do_all())
+    try:
+        result = await world.command("repair")
+    finally:
+        doing.cancel()
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [f"t{number:03}: seen" for number in range(REQUESTS_MAX + 5)]
+
+
+async def test_without_a_pipeline_only_some_of_many_topics_are_asked_for_and_that_is_said(
+    world: CareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [(await world.broker.topic(f"t{number:03}"))[0] for number in range(AT_ONCE + 2)]
+    await world.land(*streams, records=1)
+    await world.pipeline.membership.leave()
+    monkeypatch.setattr(tables, "NO_PIPELINE_S", 0.1)
+    result = await world.command("optimize")
+    assert result.exit_code == 2 and result.stderr.count("no pipeline runs") == 1
+    assert "nothing was asked for 2 more topics, t020 to t021" in result.stderr
+    assert len(world.broker.replica.state.care.waiting()) == AT_ONCE
 
 
 async def test_a_request_is_asked_for_by_http_and_its_answer_found_there(world: CareWorld) -> None:

@@ -203,12 +203,12 @@ class CatalogApi:
 
     async def create_table(self, request: Request) -> Response:
         made = await self._tables.create(_namespace(request), await _body(request, CreateRequest))
-        return _loaded(made, self._defaults)
+        return _loaded(made)
 
     async def register_table(self, request: Request) -> Response:
         body = await _body(request, RegisterRequest)
         made = await self._tables.register(_namespace(request), body.name, body.metadata_location, body.overwrite)
-        return _loaded(made, self._defaults)
+        return _loaded(made)
 
     async def load_table(self, request: Request) -> Response:
         if request.method == "HEAD":
@@ -220,12 +220,12 @@ class CatalogApi:
         found = await self._tables.load(_table(request))
         if request.headers.get("if-none-match") == _tag(found, which):
             return Response(status_code=304)
-        return _loaded(found, self._defaults, which)
+        return _loaded(found, which)
 
     async def commit_table(self, request: Request) -> Response:
         body = await _body(request, CommitRequest)
         [made] = await self._tables.commit([(_table(request), body)])
-        return _loaded(made, self._defaults)
+        return _loaded(made)
 
     async def drop_table(self, request: Request) -> Response:
         purge = request.query_params.get("purgeRequested", "false").lower()
@@ -299,7 +299,8 @@ def _listed(name: str, items: list[Any], following: str | None) -> Response:
     return JSONResponse({name: items} if following is None else {name: items, "next-page-token": following})
 
 
-def _loaded(table: Draft, config: Mapping[str, str], which: str = "all") -> Response:
+def _loaded(table: Draft, which: str = "all") -> Response:
+    """Without settings of the store: DuckDB takes those of a table for credentials, and then no others."""
     metadata = table.metadata
     if which == "refs" or metadata[:1] != b"{":
         whole = parse(metadata)
@@ -307,7 +308,7 @@ def _loaded(table: Draft, config: Mapping[str, str], which: str = "all") -> Resp
             shown = {ref["snapshot-id"] for ref in whole["refs"].values()}
             whole["snapshots"] = [s for s in whole["snapshots"] if s["snapshot-id"] in shown]
         metadata = render(whole)
-    answer: dict[str, Any] = {"metadata": msgspec.Raw(metadata), "config": config}
+    answer: dict[str, Any] = {"metadata": msgspec.Raw(metadata), "config": {}}
     if not table.location:
         return Response(msgspec.json.encode(answer), media_type="application/json")
     answer = {"metadata-location": table.location, **answer}

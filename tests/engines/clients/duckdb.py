@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from tests.engines.clients.face import DELETE, INSERT, READ, TRAVEL, UPDATE, EngineError, Remote
+from tests.weed import S3Server
 
 ATTEMPTS = 20
 
@@ -18,8 +19,8 @@ class DuckDb(Remote):
         "stream_original": "BLOB", "value": "BLOB",
     }  # fmt: skip
 
-    def __init__(self, uri: str) -> None:
-        super().__init__("duckdb", uri)
+    def __init__(self, uri: str, store: S3Server | None = None) -> None:
+        super().__init__("duckdb", uri, *([] if store is None else [store.endpoint]), store=store)
 
     def snapshots(self, topic: str) -> list[int]:
         found = self.run(f"SELECT snapshot_id FROM iceberg_snapshots({self.table(topic)}) ORDER BY sequence_number")

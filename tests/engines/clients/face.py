@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from tests.engines.environments import build
+from tests.weed import S3Server
 
 STATEMENT_S = 300.0
 PROGRAMS = Path(__file__).parent / "programs"
@@ -92,16 +93,24 @@ class Sql:
         self.run(f"INSERT INTO {self.table(topic)} ({columns}) VALUES ({row})")
 
 
+def keys(store: S3Server | None) -> dict[str, str]:
+    """The environment of an engine: ours, and for a bucket only who it is; where that is the catalog says."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    if store is None:
+        return ours
+    return {**ours, "AWS_ACCESS_KEY_ID": store.access_key_id, "AWS_SECRET_ACCESS_KEY": store.secret_access_key}
+
+
 class Remote(Sql):
     """SQL by a program that runs in an environment of its own."""
 
-    def __init__(self, name: str, *arguments: str) -> None:
+    def __init__(self, name: str, *arguments: str, store: S3Server | None = None) -> None:
         python = build.PLACE / name / "bin" / "python"
         log = (build.PLACE / f"{name}.log").open("w")
         with log:
             self._process = subprocess.Popen(
                 [python, PROGRAMS / f"{name}_sql.py", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=log, text=True, env={**os.environ, "TZ": "UTC", "PYTHONPATH": ""},
+                stderr=log, text=True, env={**keys(store), "TZ": "UTC", "PYTHONPATH": ""},
             )  # fmt: skip
         self._answer()
 

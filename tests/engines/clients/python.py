@@ -11,6 +11,7 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 
 from tests.engines.clients.face import ALL, READ, TRAVEL, EngineError, Row
+from tests.weed import S3Server
 
 
 class PyIceberg:
@@ -22,8 +23,9 @@ class PyIceberg:
         "stream_original": "binary", "value": "binary",
     }  # fmt: skip
 
-    def __init__(self, uri: str) -> None:
-        self._catalog = RestCatalog("lake", uri=uri)
+    def __init__(self, uri: str, store: S3Server | None = None) -> None:
+        keys = {} if store is None else {f"s3.{name}": value for name, value in _keys(store).items()}
+        self._catalog = RestCatalog("lake", uri=uri, **keys)
 
     def table(self, topic: str) -> Table:
         return self._catalog.load_table(("streams", topic))
@@ -89,11 +91,21 @@ class Polars(PyIceberg):
     }  # fmt: skip
 
     def rows(self, topic: str, snapshot: int | None = None) -> list[Row]:
-        return rows_of(polars.scan_iceberg(self.table(topic), snapshot_id=snapshot).collect().to_dicts())
+        return rows_of(self._frame(topic, snapshot).collect().to_dicts())
 
     def columns(self, topic: str) -> dict[str, str]:
-        schema = polars.scan_iceberg(self.table(topic)).collect_schema()
+        schema = self._frame(topic).collect_schema()
         return {name: repr(kind).replace("time_unit=", "").replace("time_zone=", "") for name, kind in schema.items()}
+
+    def _frame(self, topic: str, snapshot: int | None = None) -> polars.LazyFrame:
+        """Polars does not ask PyIceberg where the bucket is: it is told, by the same names."""
+        table = self.table(topic)
+        bucket = {name: value for name, value in table.io.properties.items() if name.startswith("s3.")}
+        return polars.scan_iceberg(table, snapshot_id=snapshot, storage_options=bucket or None)
+
+
+def _keys(store: S3Server) -> dict[str, str]:
+    return {"access-key-id": store.access_key_id, "secret-access-key": store.secret_access_key}
 
 
 def rows_of(found: Iterable[dict[str, Any]]) -> list[Row]:

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from tests.engines.clients.face import Remote
 from tests.engines.environments import build
+from tests.weed import S3Server
 
 
 class Spark(Remote):
@@ -14,9 +15,10 @@ class Spark(Remote):
         "value": "binary",
     }  # fmt: skip
 
-    def __init__(self, uri: str) -> None:
-        [jar] = (build.PLACE / "spark" / "jars").glob("iceberg-spark-runtime-*.jar")
-        super().__init__("spark", uri, str(jar))
+    def __init__(self, uri: str, store: S3Server | None = None) -> None:
+        wanted = ("runtime",) if store is None else ("runtime", "aws-bundle")
+        jars = [str(jar) for name in wanted for jar in (build.PLACE / "spark" / "jars").glob(f"iceberg-*{name}*.jar")]
+        super().__init__("spark", uri, ",".join(jars), store=store)
 
     def table(self, topic: str) -> str:
         return f"lake.streams.`{topic}`"

