@@ -16,12 +16,9 @@ from lakestream.cli.options import bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table, say
 from lakestream.clock import SystemClock
 from lakestream.errors import LakestreamError
-from lakestream.memory import tune_allocator
 from lakestream.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 FETCH_BYTES = 4 << 20
-LARGE_BYTES = 1 << 20
-"""Buffers of this size go back to the system when they are freed: kept for later they would add up to 100 MB."""
 FETCH_ATTEMPTS = 4
 """A broker that cannot read says so; the checker asks a few times and then tells it as a finding."""
 FINDINGS_SHOWN = 100
@@ -56,7 +53,6 @@ async def _verify(bootstrap: str, page: str | None, topics: tuple[str, ...], gra
     from lakestream.lake.verify_objects import Ownership
     from lakestream.pipeline.sweep import candidates, round_of
 
-    tune_allocator(LARGE_BYTES, LARGE_BYTES)
     ownership = Ownership(lambda uri: round_of(uri) is not None, candidates)
     options = Options(now_ms=SystemClock().wall_ms(), graces=graces)
     async with open_client(bootstrap) as client:
