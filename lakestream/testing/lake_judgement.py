@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakestream.data.tables.summaries import foreign
+from lakestream.data.tables.past import runs, since
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.model.care import DONE
 from lakestream.model.catalog_names import root_of
@@ -109,8 +109,9 @@ def _judge_accounts(cluster: LakeCluster, topics: Sequence[bytes]) -> None:
     """All that others did is accounted for; that it adds up the witness sees (T16)."""
     for topic_id in topics:
         landing, watched = cluster.auditor.state.catalog.landings[topic_id], cluster.witness.watched[topic_id]
-        others = foreign(TableMetadata.parse(cluster.tables.get(watched.location)), landing.accounted)
-        if others:
+        metadata = TableMetadata.parse(cluster.tables.get(watched.location))
+        past = since(metadata, landing.accounted)
+        if others := runs(past, metadata, landing.accounted, outside=False):
             raise Violation(f"snapshots of others are not accounted for: {others}")
 
 

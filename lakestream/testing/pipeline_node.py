@@ -147,7 +147,7 @@ class PipelineNode:
         )
         jobs = classes.jobs(self.lander, driver, self.engine, self._clock, options.care, self._tables.root)
         caretaker = classes.caretaker(
-            self.replica, self.lander, jobs, self._clock, options.care, options.schedule, self._tables.root
+            self.replica, self.lander, jobs, self._clock, options.care, options.schedule
         )
         self.membership.settled = driver.settled
         await self.membership.join()

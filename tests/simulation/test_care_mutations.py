@@ -109,7 +109,7 @@ def test_what_others_removed_and_nobody_noted_is_noticed_T16(monkeypatch: pytest
 class ExpiresBeforeItAccounts(Lander):
     """Breaks T16: lets snapshots go that were not compared."""
 
-    def unaccounted(self, table: Table) -> frozenset[int]:
+    def unaccounted(self, topic_id: bytes, table: Table) -> frozenset[int]:
         return frozenset()
 
 
