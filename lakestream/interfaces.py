@@ -95,8 +95,12 @@ class Wal(Protocol):
         """The byte ranges (start, length); a range beyond the end is cut. Raises Missing if there is no such object."""
         ...
 
-    async def list(self, prefix: str) -> list[StoredObject]:
-        """All objects whose key starts with `prefix`, in key order. Half-written ones never show."""
+    async def list(self, prefix: str, after: str = "", limit: int = 0) -> list[StoredObject]:
+        """All objects whose key starts with `prefix`, in key order. Half-written ones never show.
+
+        Only those behind the key `after`, which need not be there; with a `limit` the first ones, at least so many if
+        there are (both for keys of letters and numbers: stores differ in where they put other signs).
+        """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:

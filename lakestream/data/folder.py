@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,8 +101,8 @@ class FolderWal:
             self._opened.popitem(last=False)
         return read
 
-    async def list(self, prefix: str) -> list[StoredObject]:
-        return await _in(self._readers, lambda: _list(self._root, prefix))
+    async def list(self, prefix: str, after: str = "", limit: int = 0) -> list[StoredObject]:
+        return await _in(self._readers, lambda: _list(self._root, prefix, after, limit))
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -233,23 +234,36 @@ def _open_and_read(path: Path, ranges: Sequence[tuple[int, int]]) -> tuple[Descr
         raise Retry(f"{path} cannot be read: {error}") from error
 
 
-def _list(root: Path, prefix: str) -> list[StoredObject]:
-    found: list[StoredObject] = []
+def _list(root: Path, prefix: str, after: str, limit: int) -> list[StoredObject]:
     start = prefix.rpartition("/")[0]
-    pending = [start] if not start or _is_key(start) else []
-    while pending:
-        directory = pending.pop()
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / directory) as entries:
-            for entry in entries:
-                key = f"{directory}/{entry.name}" if directory else entry.name
-                if entry.name.startswith(".") or not key.startswith(prefix):
-                    continue
-                if entry.is_dir():
-                    pending.append(key)
-                    continue
-                with suppress(FileNotFoundError):
-                    found.append(StoredObject(key, entry.stat().st_size))
-    return sorted(found, key=lambda stored: stored.key)
+    if start and not _is_key(start):
+        return []
+    found: list[StoredObject] = []
+    for key, entry in _walk(root, start, prefix, after):
+        with suppress(FileNotFoundError):
+            found.append(StoredObject(key, entry.stat().st_size))
+        if limit and len(found) >= limit:
+            break
+    return found
+
+
+def _walk(root: Path, directory: str, prefix: str, after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """The files in and below a directory, in the order of their keys. A directory comes where its files' keys do."""
+    here: list[tuple[str, os.DirEntry[str]]] = []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root / directory) as entries:
+        for entry in entries:
+            key = f"{directory}/{entry.name}" if directory else entry.name
+            if entry.name.startswith(".") or not key.startswith(prefix):
+                continue
+            place = f"{key}/" if entry.is_dir() else key
+            if place > after or after.startswith(place):
+                here.append((place, entry))
+    here.sort(key=itemgetter(0))
+    for place, entry in here:
+        if place.endswith("/"):
+            yield from _walk(root, place[:-1], prefix, after)
+        elif place > after:
+            yield place, entry
 
 
 def _check(key: str) -> None:

@@ -25,8 +25,9 @@ class MemoryWal:
         view = memoryview(whole)
         return [bytearray(view[start : start + length]) for start, length in ranges]
 
-    async def list(self, prefix: str) -> list[StoredObject]:
-        return [StoredObject(key, len(whole)) for key, whole in sorted(self._objects.items()) if key.startswith(prefix)]
+    async def list(self, prefix: str, after: str = "", limit: int = 0) -> list[StoredObject]:
+        keys = sorted(key for key in self._objects if key.startswith(prefix) and key > after)
+        return [StoredObject(key, len(self._objects[key])) for key in keys[: limit or None]]
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:

@@ -23,6 +23,8 @@ COALESCE_GAP_BYTES = 256 * 1024
 """A request costs about as much as reading this much in vain."""
 MAX_COALESCED_BYTES = 8 * 1024 * 1024
 MAX_READS_IN_FLIGHT = 32
+PAGE = 1000
+"""Names that a store tells at once."""
 FIRST_PAUSE_S = 0.1
 PROBE_ATTEMPTS = 3
 SETTLE_S = 0.2
@@ -120,13 +122,19 @@ class ObjectStoreWal:
 
         return await self._retried(key, head)
 
-    async def list(self, prefix: str) -> list[StoredObject]:
+    async def list(self, prefix: str, after: str = "", limit: int = 0) -> list[StoredObject]:
         # The store's own prefixes are whole steps of the path; ours are any characters.
         directory = prefix.rpartition("/")[0]
 
         async def collect() -> list[StoredObject]:
-            found = await obstore.list(self._store, prefix=directory or None).collect_async()
-            return [StoredObject(meta["path"], meta["size"]) for meta in found if meta["path"].startswith(prefix)]
+            found: list[StoredObject] = []
+            pages = obstore.list(self._store, prefix=directory or None, offset=after or None, chunk_size=PAGE)
+            async for page in pages:
+                names = ((meta["path"], meta["size"]) for meta in page)
+                found += [StoredObject(key, size) for key, size in names if key.startswith(prefix) and key > after]
+                if limit and len(found) >= limit:
+                    break
+            return found
 
         return sorted(await self._retried(prefix, collect), key=lambda stored: stored.key)
 

@@ -20,10 +20,10 @@ from typing import Any
 from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Missing, Retry, Unknown
 from lakestream.interfaces import PAGE_BYTES, Clock, CommandLog, Logged, Wal
 from lakestream.metadata.checkpoint import load_newest
+from lakestream.metadata.older_log import contradiction, traces
 from lakestream.model.commands import ENVELOPE, LEVEL, Body, Noop, Register, encode, pack
 from lakestream.model.reasons import No, Stranger
 from lakestream.model.state import Outcome, State, apply
-from lakestream.model.wal_object import checkpoint_prefix, parse_checkpoint_key
 
 log = logging.getLogger(__name__)
 
@@ -92,15 +92,11 @@ class Replica:
             self._tasks.append(asyncio.create_task(self._guard(loop), name=f"replica-{loop.__name__}"))
 
     async def _refuse_an_older_log(self) -> None:
-        """L5 for who was just started and remembers nothing: a checkpoint in the store may know more than the log."""
-        keys = [one.key for one in await self._wal.list(checkpoint_prefix(self.state.cluster))]
+        """L5 for who was just started and remembers nothing: what lies in the store may know more than the log."""
+        found = await traces(self._wal, self.state)
         await self._read_to_end()  # others go on, and store: what was listed lies below the end as it is now
-        newest = max((name.number for name in map(parse_checkpoint_key, keys) if name is not None), default=0)
-        if newest > self.state.sequence:
-            raise Halted(
-                f"the command log ends at {self.state.sequence}, but there is a checkpoint of {newest}: the log was "
-                "restored from an older copy, and going on would give offsets away a second time"
-            )
+        if proof := contradiction(found, self.state):
+            raise Halted(proof)
 
     async def stop(self) -> None:
         for task in self._tasks:

@@ -2,10 +2,10 @@
 
 The layout is told in docs/formats/wal-object.md. A *tick* object is what an appender writes in one go. A *merged*
 object is what the mover makes of many old ones: its batches carry their true offsets, its index says where offsets lie.
-Writers join `HEADER` and the batches once and put a tail behind them:
+Writers join a header and the batches once and put a tail behind them:
 
     rows = lay_out([(stream, length, batches), ...])        # ascending streams
-    body = bytearray().join([HEADER, *batches])
+    body = bytearray().join([header(sequence), *batches])
     await wal.put(wal_key(...), [body, tick_tail(body, rows)])
 """
 
@@ -23,20 +23,36 @@ from lakestream.errors import Corrupt
 
 Buffer = bytes | bytearray | memoryview
 
-VERSION = 1
+VERSION = 2
+VERSIONS = (1, VERSION)
+"""Those that are read. The first one did not say in its header what its writer had folded."""
 MAGIC = b"LKSW"
 END_MAGIC = b"WSKL"
-_HEADER = struct.Struct("<4sBB10x")
+_HEADER = struct.Struct("<4sBBHQ")
 _FOOTER = struct.Struct("<QQIIIIBBxx4xI4s")
 _SLICE = struct.Struct("<QQQI")
 _MERGED_SLICE = struct.Struct("<QQQIqI")
 _MARK = struct.Struct("<qQq")
 
-HEADER = _HEADER.pack(MAGIC, VERSION, 0)
 HEADER_BYTES = _HEADER.size
 FOOTER_BYTES = _FOOTER.size
 MARK_EVERY_BYTES = 256 * 1024
 """A merged slice gets a mark about every so many bytes: what a reader has to walk at most to find an offset."""
+
+
+def header(sequence: int) -> bytes:
+    """The start of an object whose writer had folded the command log up to `sequence` (L5)."""
+    return _HEADER.pack(MAGIC, VERSION, 0, 0, sequence)
+
+
+def folded_by_writer(start: Buffer) -> int:
+    """Up to where whoever wrote the object had folded the command log, from its first bytes; 0 if it does not say."""
+    if len(start) < HEADER_BYTES:
+        raise Corrupt("the object is too short for a header")
+    magic, version, flags, reserved, sequence = _HEADER.unpack_from(start)
+    if magic != MAGIC or version not in VERSIONS or flags or reserved or (version == 1 and sequence):
+        raise Corrupt("the object does not start with a header of a version that is known here")
+    return int(sequence)
 
 
 class Kind(IntEnum):
@@ -171,7 +187,7 @@ def parse_footer(tail: Buffer) -> Footer:
         raise Corrupt("the object does not end with a footer")
     if crc != crc32.iscsi(raw[:-8]):
         raise Corrupt("the footer's checksum is wrong")
-    if version != VERSION or kind > Kind.MERGED:
+    if version not in VERSIONS or kind > Kind.MERGED:
         raise Corrupt(f"version {version} and kind {kind} of the WAL object are not known here")
     footer = Footer(
         kind=Kind(kind),
@@ -243,8 +259,7 @@ def _check_tiling(footer: Footer, rows: Sequence[Slice]) -> None:
 def verify(whole: Buffer) -> list[Slice]:
     """Check all of an object, every byte of it, and give its slices; raises Corrupt."""
     view = memoryview(whole)
-    if len(view) < HEADER_BYTES + FOOTER_BYTES or view[:HEADER_BYTES] != HEADER:
-        raise Corrupt("the object does not start with a header of this version")
+    folded_by_writer(view)
     footer = parse_footer(view)
     if footer.object_size != len(view):
         raise Corrupt(f"the object has {len(view)} bytes, its footer says {footer.object_size}")

@@ -30,18 +30,16 @@ from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.diagnosis import Diagnosis, diagnose
 from lakestream.pipeline.keeping import keep_from
 from lakestream.pipeline.land import Lander
+from lakestream.pipeline.leftovers import ORPHANS
 from lakestream.pipeline.orphans import OTHERS_MS, Listed, Orphans, judge_orphans
 from lakestream.pipeline.repair import Tools, repair
 from lakestream.pipeline.tasks import Failed
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
 PROGRESS_S = 2.0
 """How often a job that goes on says how far it is."""
 NEVER_MS = 1 << 62
-AGAIN_S = 60.0
-"""A table that did not change, or whose care failed, is looked at again so late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +50,9 @@ class Schedule:
     orphans_first_s: float = 30.0
     orphans_every_s: float = 86_400.0
     others_ms: int = OTHERS_MS
+    look_s: float = 1.0
+    again_s: float = 60.0
+    """A table that did not change, or whose care failed, is looked at again so late."""
 
 
 @dataclass(slots=True)
@@ -93,8 +94,8 @@ class Caretaker:
             except Exception:
                 # A fault in care must not end the landing beside it.
                 log.exception("care of tables failed")
-                await asyncio.sleep(AGAIN_S)
-            await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(self._schedule.again_s)
+            await asyncio.sleep(self._schedule.look_s)
 
     async def step(self) -> None:
         """What was asked for, then one look at all tables."""
@@ -164,7 +165,7 @@ class Caretaker:
         seen = self._seen.setdefault(topic_id, _Seen(orphans_s=self._began_s + self._schedule.orphans_first_s))
         if seen.location == bound.location and now < seen.again_s:
             return
-        seen.location, seen.again_s = bound.location, now + AGAIN_S
+        seen.location, seen.again_s = bound.location, now + self._schedule.again_s
         try:
             await self._care_for(topic, seen)
         except (LakestreamError, OSError) as error:
@@ -180,7 +181,9 @@ class Caretaker:
         await self._expire(topic)
         if self._clock.monotonic() >= seen.orphans_s:
             seen.orphans_s = self._clock.monotonic() + self._schedule.orphans_every_s
-            await self.remove_orphans(topic.id, None, dry_run=False)
+            result = await self.remove_orphans(topic.id, None, dry_run=False)
+            if result.figures["spared"]:
+                seen.orphans_s = self._clock.monotonic() + self._jobs.grace_s
 
     async def _settle(self, topic_id: bytes, progress: Progress) -> None:
         table = await self._lander.table_of(topic_id)
@@ -215,7 +218,7 @@ class Caretaker:
         if isinstance(table, Failed) or table.metadata.current is None:
             return
         now_ms = self._clock.wall_ms()
-        idle = table.metadata.current.timestamp_ms < now_ms - AGAIN_S * 1000
+        idle = table.metadata.current.timestamp_ms < now_ms - self._schedule.again_s * 1000
         if idle and to_expire(table.metadata, now_ms, self._lander.unaccounted(topic.id, table)):
             result = await self._jobs.expire(topic.id, None)
             log.info("expired snapshots of the idle topic %s: %s", topic.name, result.figures)
@@ -223,20 +226,32 @@ class Caretaker:
     # -- orphans and repair -------------------------------------------------------------------------------------------
 
     async def remove_orphans(self, topic_id: bytes, older_than_ms: int | None, *, dry_run: bool) -> Result:
-        """Delete files that nothing leads to. List first, then fold to the end, then judge (T12)."""
+        """Delete files that nothing leads to. List first, then fold to the end, then judge (T12).
+
+        Ours may have been left by an expiry a moment ago, by a pipeline that is dead now: they go when we have seen
+        them so for the readers' grace (T11), or at once if somebody says how old they have to be.
+        """
         lander = self._lander
         listed = await lander.off(_dated, lander.store, f"{root_of(self._bound(topic_id).location)}/")
         await self._replica.catch_up()
         before_ms = self._clock.wall_ms() - (self._schedule.others_ms if older_than_ms is None else older_than_ms)
         found = await self._judge_orphans(topic_id, listed, before_ms)
-        if found.ours and not dry_run and await lander.fence(topic_id):
+        grace_s = self._jobs.grace_s if older_than_ms is None else 0.0
+        ours = lander.leftovers.due(topic_id, ORPHANS, found.ours, grace_s)
+        spared = len(found.ours) - len(ours)
+        if ours and not dry_run and await lander.fence(topic_id):
             found = await self._judge_orphans(topic_id, listed, before_ms)
-        if not dry_run and (found.ours or found.others):
-            await lander.off(lander.store.delete, [*found.ours, *found.others])
-            ours, others = len(found.ours), len(found.others)
-            log.info("removed %d files of ours and %d of others that nothing led to", ours, others)
-        text = "nothing was removed: a dry run" if dry_run else ""
-        return Result(text, {"ours": len(found.ours), "others": len(found.others), "bytes": found.size})
+            ours = [uri for uri in ours if uri in found.ours]
+        going = [*ours, *found.others]
+        if not dry_run and going:
+            await lander.off(lander.store.delete, going)
+            log.info("removed %d files of ours and %d of others that nothing led to", len(ours), len(found.others))
+        said = ["nothing was removed: a dry run"] if dry_run else []
+        if spared:
+            said.append(f"{spared} files of ours have {grace_s:.0f} s for those who read them")
+        size = sum(found.sizes[uri] for uri in going)
+        figures = {"ours": len(ours), "others": len(found.others), "spared": spared, "bytes": size}
+        return Result("; ".join(said), figures)
 
     async def _judge_orphans(self, topic_id: bytes, listed: Listed, before_ms: int) -> Orphans:
         store, location = self._lander.store, await self._lander.location_of(topic_id)

@@ -55,15 +55,17 @@ class Accounts:
         metadata = table.metadata
         landing = self._replica.state.catalog.landings[topic_id]
         past = since(metadata, landing.accounted)
-        unproven = not past.complete
         outside = self._lander.is_outside(topic_id)
+        # Each note holds on top of what was accounted for when we looked: another pipeline may do the same meanwhile.
+        accounted, unproven = landing.accounted, not past.complete
         for run in runs(past, metadata, landing.accounted, outside=outside):
             removed, sure = await self._judge(table, run, progress)
-            await self._note(topic_id, run.last.sequence_number, removed, unproven=unproven or not sure)
-            unproven = False
+            note = NoteRemoved(topic_id, accounted, run.last.sequence_number, removed, unproven or not sure)
+            await self._note(note)
+            accounted, unproven = run.last.sequence_number, False
             result.count(snapshots=1, rows_removed=sum(one.records for one in removed))
         if unproven and past.heads:
-            await self._note(topic_id, past.heads[-1].sequence_number, [], unproven=True)
+            await self._note(NoteRemoved(topic_id, accounted, past.heads[-1].sequence_number, [], True))
         return result
 
     async def _judge(self, table: Table, run: Run, progress: Progress) -> tuple[list[LandedRange], bool]:
@@ -99,11 +101,8 @@ class Accounts:
         answers = await self._jobs.run_all(tasks, progress, "compared")
         return [rows for answer in answers for rows in answer.rows]
 
-    async def _note(self, topic_id: bytes, accounted: int, removed: list[LandedRange], *, unproven: bool) -> None:
-        landing = self._replica.state.catalog.landings.get(topic_id)
-        if landing is None:
-            raise NotDone("the topic was deleted meanwhile")
-        outcome = await self._replica.propose(NoteRemoved(topic_id, landing.accounted, accounted, removed, unproven))
+    async def _note(self, note: NoteRemoved) -> None:
+        outcome = await self._replica.propose(note)
         if isinstance(outcome, No):
             raise NotDone(outcome.message)
 

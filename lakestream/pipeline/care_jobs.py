@@ -112,6 +112,11 @@ class CareJobs:
         self._limits = limits
         self._root = root
 
+    @property
+    def grace_s(self) -> float:
+        """How long files that nothing leads to stay for who reads them."""
+        return self._driver.obsolete_grace_s
+
     # -- rewriting ----------------------------------------------------------------------------------------------------
 
     async def optimize(self, topic_id: bytes, progress: Progress, *, asked: bool, everything: bool = False) -> Result:
@@ -326,7 +331,7 @@ class CareJobs:
         def prepare(table: Table) -> Commit:
             return self._lander.committer.rewrite(
                 table, base, gone, new, now_ms=self._clock.wall_ms(), operation=operation, notes={CARE_KEY: why},
-                protected=self._lander.protected(topic_id, table),
+                protected=self._lander.unaccounted(topic_id, table),
                 write_metadata=not self._lander.is_outside(topic_id),
             )  # fmt: skip
 

@@ -5,7 +5,7 @@ Files are read row group by row group, their rows in the order of partition and 
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,8 +55,13 @@ SPANS_MAX = 10_000
 def care_task(body: bytes, attempt: int) -> list[bytes]:
     """Do one task; one answer."""
     task = unpack_care_task(body)
+    return care_in(lambda: store_at(task.root, task.elsewhere), task, attempt)
+
+
+def care_in(open_store: Callable[[], TableStore], task: CareTask, attempt: int) -> list[bytes]:
+    """The same where the store is at hand."""
     try:
-        store = store_at(task.root, task.elsewhere)
+        store = open_store()
         if task.mode == MERGE:
             return [pack_care(merge(store, task, attempt))]
         if task.mode == DIGEST:

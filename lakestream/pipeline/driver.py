@@ -20,6 +20,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.streams import WalObject
 from lakestream.pipeline.freshness import Freshness
 from lakestream.pipeline.land import OUTRUN, Lander
+from lakestream.pipeline.leftovers import SWEEP
 from lakestream.pipeline.planner import RoundLimits, TopicWork, choose
 from lakestream.pipeline.rounds import Engine, carry_out
 from lakestream.pipeline.sweep import RoundName
@@ -138,10 +139,13 @@ class Driver:
             bad |= {work.topic_id for work in works} - landed
         return len(bad)
 
-    async def sweep(self) -> int:
-        """Remove what rounds that are over left behind, of this life and of earlier ones; how many files."""
+    async def sweep(self, grace_s: float = 0.0) -> int:
+        """Remove what rounds that are over left behind, of this life and of earlier ones; how many files.
+
+        `grace_s`: only what we have seen lie about for so long. Another pipeline may have let it go just now (T11).
+        """
         topics = list(self._replica.state.catalog.landings)
-        return sum([await self._lander.sweep_table(topic_id) for topic_id in topics])
+        return sum([await self._lander.sweep_table(topic_id, grace_s) for topic_id in topics])
 
     async def round(self, topic_ids: Sequence[bytes]) -> set[bytes]:
         """One round of these topics; those that landed. Raises Fenced without an epoch."""
@@ -231,9 +235,14 @@ class Driver:
         now, epochs = self._clock.monotonic(), self._replica.state.members.next_epoch
         if now >= self._sweep_at and (self._untidy or epochs != self._swept) and self._sweeping.done():
             self._sweep_at, self._swept, self._untidy = now + self.sweep_every_s, epochs, False
-            self._sweeping = asyncio.ensure_future(self.sweep())
+            self._sweeping = asyncio.ensure_future(self._sweep())
         await self._lander.release_idle()
         await self._lander.delete_obsolete(self.obsolete_grace_s)
+
+    async def _sweep(self) -> int:
+        found = await self.sweep(self.obsolete_grace_s)
+        self._untidy |= self._lander.leftovers.wait(self._replica.state.catalog.landings, SWEEP)
+        return found
 
     def _report(self) -> None:
         now = self._clock.monotonic()

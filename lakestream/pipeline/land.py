@@ -15,7 +15,6 @@ from random import Random
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
-from lakestream.data.tables.expiry import to_expire
 from lakestream.data.tables.file_stats import FileStats, add_digests
 from lakestream.data.tables.iceberg import Commit, Committer
 from lakestream.data.tables.manifests import NewFile
@@ -36,6 +35,7 @@ from lakestream.model.topics import Topic
 from lakestream.pipeline.following import FOLLOW_EVERY_S, Follower
 from lakestream.pipeline.freshness import is_table
 from lakestream.pipeline.holds import HELD_BY_US
+from lakestream.pipeline.leftovers import SWEEP, Leftovers
 from lakestream.pipeline.outside import Outside
 from lakestream.pipeline.planner import TopicWork, waits, wanted_from
 from lakestream.pipeline.sweep import RoundName, candidates, referenced
@@ -74,6 +74,8 @@ class Lander:
         self._not_made: dict[bytes, float] = {}
         self.obsolete: list[tuple[float, tuple[str, ...]]] = []
         """Files that nobody can reach since the time given; to be deleted after a grace (T11)."""
+
+        self.leftovers = Leftovers(clock)
 
     def close(self) -> None:
         if self._follower is not None and self._outside is not None:
@@ -267,7 +269,7 @@ class Lander:
                 [Range(*one) for one in work.ranges],
                 now_ms=self._clock.wall_ms(),
                 notes={DIGESTS_KEY: told} if outside else None,
-                protected=self.protected(work.topic_id, table),
+                protected=self.unaccounted(work.topic_id, table),
                 write_metadata=not outside,
             )
         except ValueError as error:
@@ -281,16 +283,11 @@ class Lander:
         return await self._table(topic) if topic is not None else Failed(topic_id, "there is no such topic", False)
 
     def unaccounted(self, topic_id: bytes, table: Table) -> frozenset[int]:
-        """Snapshots that are not accounted for, and those before them (T16)."""
+        """Snapshots that must not expire yet, since what they took away is not accounted for (T16)."""
         landing = self._replica.state.catalog.landings.get(topic_id)
         if landing is None:
             return frozenset()
         return unaccounted(table.metadata, landing.accounted, outside=self.is_outside(topic_id))
-
-    def protected(self, topic_id: bytes, table: Table) -> frozenset[int]:
-        """Snapshots that must not expire yet, since what they took away is not accounted for (T16)."""
-        expiring = to_expire(table.metadata, self._clock.wall_ms())
-        return self.unaccounted(topic_id, table) if expiring else frozenset()
 
     async def _swap(self, topic: Topic, commit: Commit, landed: list[LandedRange], epoch: int) -> Any:
         landing = self._replica.state.catalog.landings.get(topic.id)
@@ -404,7 +401,7 @@ class Lander:
         except LakestreamError as error:
             log.warning("files of a round that failed are left for the next sweep: %s", error)
 
-    async def sweep_table(self, topic_id: bytes) -> int:
+    async def sweep_table(self, topic_id: bytes, grace_s: float = 0.0) -> int:
         """Remove the orphans of one table (T12); how many. List first, then fold to the end, then judge."""
         bound = self._replica.state.catalog.of_topic(topic_id)
         if bound is None:
@@ -413,7 +410,7 @@ class Lander:
             found = await self.off(self._store.list, f"{root_of(bound.location)}/data/")
             await self._replica.catch_up()
             suspects = candidates([uri for uri, _ in found], self._replica.state)
-            orphans = await self._unknown(topic_id, suspects)
+            orphans = self.leftovers.due(topic_id, SWEEP, await self._unknown(topic_id, suspects), grace_s)
             if orphans and await self.fence(topic_id):
                 orphans = await self._unknown(topic_id, orphans)
             await self.off(self._store.delete, orphans)

@@ -1,9 +1,9 @@
 """Orphans: files in a table's folder that nothing leads to, and nothing ever will (T12).
 
-Ours are known by their names, and go at once: data files by the round that wrote them, manifests and their lists by the
-epoch, metadata files by their version, since one that is not newer than the current one can never become current. What
-a pipeline that was killed had still to delete is among them. Files of others go when they are old: a writer of theirs
-may be slow, and nobody can tell.
+Ours are known by their names, whatever their age: data files by the round that wrote them, manifests and their lists
+by the epoch, metadata files by their version, since one that is not newer than the current one can never become
+current. What a pipeline that was killed had still to delete is among them. Files of others go when they are old: a
+writer of theirs may be slow, and nobody can tell.
 """
 
 import re
@@ -27,7 +27,7 @@ class Orphans:
 
     ours: tuple[str, ...]
     others: tuple[str, ...]
-    size: int
+    sizes: dict[str, int]
 
 
 def judge_orphans(
@@ -37,7 +37,7 @@ def judge_orphans(
 
     `location` is the current metadata file, empty if others name them: then all of these are others' files.
     """
-    ours, others, size = [], [], 0
+    ours, others, sizes = [], [], {}
     for uri, length, changed_ms in listed:
         if uri in known or uri in spared:
             continue
@@ -47,8 +47,8 @@ def judge_orphans(
             others.append(uri)
         else:
             continue
-        size += length
-    return Orphans(tuple(ours), tuple(others), size)
+        sizes[uri] = length
+    return Orphans(tuple(ours), tuple(others), sizes)
 
 
 def is_ours(uri: str) -> bool:

@@ -27,7 +27,7 @@ from lakestream.model.produce_kernels import STREAM
 from lakestream.model.reasons import No
 from lakestream.model.state import Outcome
 from lakestream.model.streams import AppendRow, pack_append
-from lakestream.model.wal_object import HEADER, HEADER_BYTES, lay_out, tick_tail, wal_key
+from lakestream.model.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache
 from lakestream.stream.gathering import Patience
@@ -277,7 +277,7 @@ class Appender:
         plain = cast(list[Batches], tick.submissions)
         items = [(row[0], one, index) for one in plain for index, row in enumerate(one.rows)]
         items.sort(key=itemgetter(0))
-        parts: list[bytes | memoryview] = [HEADER]
+        parts: list[bytes | memoryview] = [header(self._replica.state.sequence)]
         lengths: list[list[int]] = []
         position, previous = HEADER_BYTES, -1
         rows, owners = tick.rows, tick.owners
@@ -302,7 +302,7 @@ class Appender:
 
     def _join_tables(self, tick: Tick) -> bytes:
         """The same where many small batches came together."""
-        joined = tick.joined = JoinedTables(tick.submissions)
+        joined = tick.joined = JoinedTables(tick.submissions, self._replica.state.sequence)
         tick.body = joined.body
         self._release(tick.submissions)
         tail = tick_tail(tick.body, joined.slices)

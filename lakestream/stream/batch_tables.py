@@ -10,7 +10,7 @@ from lakestream.errors import LakestreamError
 from lakestream.model.pointers import address_of
 from lakestream.model.produce_kernels import ADDRESS, COLUMNS, LENGTH, STREAM, join_batches, stamp_batches
 from lakestream.model.streams import HEAD, ROW
-from lakestream.model.wal_object import HEADER, HEADER_BYTES, Slice, lay_out
+from lakestream.model.wal_object import HEADER_BYTES, Slice, header, lay_out
 
 if TYPE_CHECKING:
     from lakestream.stream.appender import Batches
@@ -47,7 +47,8 @@ class JoinedTables:
 
     __slots__ = ("_order", "_parts", "_rows", "_streams", "body", "slices")
 
-    def __init__(self, submissions: "Sequence[Batches | ManyBatches]") -> None:
+    def __init__(self, submissions: "Sequence[Batches | ManyBatches]", sequence: int) -> None:
+        """`sequence`: what the writer has folded."""
         tables = [one.table if isinstance(one, ManyBatches) else table_of(one) for one in submissions]
         table = np.concatenate(tables)
         self._order = np.argsort(table[:, STREAM], kind="stable")
@@ -55,7 +56,7 @@ class JoinedTables:
         self._streams = table[self._order, STREAM]
         lengths = table[self._order, LENGTH]
         self.body = bytearray(HEADER_BYTES + int(lengths.sum()))
-        self.body[:HEADER_BYTES] = HEADER
+        self.body[:HEADER_BYTES] = header(sequence)
         self._rows = bytearray(ROW.size * len(table))
         join_batches(
             _address(table), _address(self._order), len(table), address_of(self.body), HEADER_BYTES,

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from lakestream.errors import Halted
 from lakestream.interfaces import CheckpointNote, CommandLog, StoredObject, Wal
+from lakestream.metadata.older_log import Traces, contradiction
 from lakestream.metadata.replica import Replica
 from lakestream.model.commands import Collected
 from lakestream.model.reasons import No
@@ -72,6 +74,9 @@ class Collector:
             listing += await self._wal.list(prefix_of(state.cluster))
         notes = await self._log.checkpoints()
         await self._replica.catch_up()
+        if proof := restored(listing, self._replica.state):
+            self._replica.halt(Halted(proof))
+            return 0
         verdict = judge([one.key for one in listing], self._replica.state, notes, self._grace_ms)
         for strays in _chunks(verdict.strays):
             await self._wal.delete(strays)
@@ -99,6 +104,12 @@ class Collector:
         if isinstance(outcome, No):
             log.error("the names of collected objects were not forgotten: %s", outcome.message)
         self._cache.forget({number for number, _ in dead})
+
+
+def restored(listing: Sequence[StoredObject], state: State) -> str:
+    """Why nothing may be judged by this state: objects of an epoch that it has never given (L5)."""
+    parsed = ((parse(one.key), one.key) for one in listing for _, _, parse in _KINDS)
+    return contradiction(Traces(epochs={name.epoch: key for name, key in parsed if name is not None}), state)
 
 
 def is_first_broker(state: State, member_id: int) -> bool:

@@ -19,7 +19,7 @@ from lakestream.model.placement import leader_of
 from lakestream.model.reasons import No
 from lakestream.model.streams import MERGED, Stream, WalObject
 from lakestream.model.topics import Topic
-from lakestream.model.wal_object import HEADER, HEADER_BYTES, Mark, MergedSlice, merged_key, merged_tail
+from lakestream.model.wal_object import HEADER_BYTES, Mark, MergedSlice, header, merged_key, merged_tail
 from lakestream.stream.merged_body import BATCHES_AT_ONCE, BadSource, Copy, finish_batches, reads_of
 from lakestream.stream.merging import (
     Merge,
@@ -170,7 +170,7 @@ class Mover:
         replica, epoch = self._replica, self._replica.epoch
         merge.windows.sort(key=lambda window: window.stream)
         body = bytearray(HEADER_BYTES + merge.length)
-        body[:HEADER_BYTES] = HEADER
+        body[:HEADER_BYTES] = header(self._replica.state.sequence)
         try:
             await self._read_sources(merge, body)
             rows = await self._index(merge, body)

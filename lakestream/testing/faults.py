@@ -208,8 +208,8 @@ class FaultyWal:
         wanted = list(ranges)
         return await self.link.call(lambda: at_once(self._store.read(key, wanted)))
 
-    async def list(self, prefix: str) -> list[StoredObject]:
-        return await self.link.call(lambda: at_once(self._store.list(prefix)))
+    async def list(self, prefix: str, after: str = "", limit: int = 0) -> list[StoredObject]:
+        return await self.link.call(lambda: at_once(self._store.list(prefix, after, limit)))
 
     async def delete(self, keys: Sequence[str]) -> None:
         gone = [*keys]

@@ -45,17 +45,21 @@ class Figures:
 class Foreigner(Client):
     """Does something to a topic's table from time to time, until told to stop."""
 
-    def __init__(self, cluster: LakeCluster, name: str, topic: str) -> None:
+    def __init__(self, cluster: LakeCluster, name: str, topic: str, expires: bool) -> None:
         super().__init__(cluster, name)
         self.timeout_s = 1.5
         self.lake = cluster
         self.figures = Figures()
         self.stopped = False
+        self._expires = expires
         self._unsure = False
         self._key = (STREAMS, topic)
 
     async def run(self) -> None:
-        acts = (self._delete, self._delete, self._delete_places, self._update, self._rewrite, self._expire, self._set)
+        acts = [self._delete, self._delete, self._delete_places, self._update, self._rewrite, self._set]
+        if self._expires:
+            self.lake.witness.unprovable = True
+            acts.append(self._expire)
         while not self.stopped:
             await asyncio.sleep(self.chance.uniform(*PAUSE_S))
             try:
@@ -139,7 +143,7 @@ class Foreigner(Client):
         self.figures.expiries += 1
         await asyncio.sleep(self.chance.choice(THINK_S))
         kept = reachable(self.lake.tables, after.metadata) | {after.metadata_location}
-        self.lake.tables.delete(sorted(before - kept))
+        self.lake.tables.delete_at_once(sorted(before - kept))
 
     async def _set(self) -> None:
         """From now on our own commits expire snapshots too."""
@@ -185,7 +189,7 @@ class Foreigner(Client):
         await asyncio.sleep(self.chance.choice(THINK_S))
         done = await self._send(prepared.request)
         if done is None and not self._unsure:
-            self.lake.tables.delete(prepared.written)
+            self.lake.tables.delete_at_once(prepared.written)
         return done is not None
 
     async def _send(self, request: CommitRequest) -> Table | None:

@@ -5,7 +5,7 @@ from random import Random
 from lakestream.testing.cluster import Cluster, ClusterFaults, Life, Seat
 from lakestream.testing.faults import FaultyLog, FaultyWal
 from lakestream.testing.node import Classes, NodeOptions
-from lakestream.testing.pipeline_node import EngineFaults, PipelineClasses, PipelineNode, PipelineOptions
+from lakestream.testing.pipeline_node import GRACE_S, EngineFaults, PipelineClasses, PipelineNode, PipelineOptions
 from lakestream.testing.record_ledger import RecordLedger
 from lakestream.testing.simulation import Process, SimClock, SimulatedLoop
 from lakestream.testing.table_store import FaultyTables
@@ -23,7 +23,8 @@ class LakeCluster(Cluster):
     ) -> None:  # fmt: skip
         super().__init__(loop, seed, brokers, faults, options, classes)
         self.ledger = RecordLedger()
-        self.tables = AuditedTables(self.wal, self.violations.append)
+        self.tables = AuditedTables(self.wal, self.violations.append, int(GRACE_S * 1000))
+        self.tables.now_ms = SimClock(loop).wall_ms
         self.witness = TableWitness(self.tables, self.auditor, self.ledger, self.violations.append)
         self.engine_faults = pipeline.engine
         self._pipeline = pipeline
@@ -48,6 +49,7 @@ class LakeCluster(Cluster):
         if seat in self.seats:
             seat.node = self._broker(seat, process, log_link, wal_link, tables)
             return seat.node
+        process.apart = True
         node = self.landers[seat.name] = PipelineNode(
             seat.id,
             FaultyLog(self.log, log_link),
@@ -67,8 +69,9 @@ class LakeCluster(Cluster):
         for node in self.landers.values():
             node.engine.faults = self.engine_faults
 
-    def rest(self) -> None:
-        """No rewrites any more, which would go on for ever."""
-        for node in self.landers.values():
-            if node.driver is not None and node.driver.optimizer is not None:
-                node.driver.optimizer.often = 0.0
+    def renew(self) -> None:
+        """Other pipelines take over, whose clocks are right: what the former ones left is nobody's from now on."""
+        for seat in self.pipelines:
+            seat.clock.skew_ms = 0
+            self.kill(seat)
+        self.tables.grace_ms = 0  # people will say that nobody reads any more

@@ -4,15 +4,18 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lakestream.data.tables.past import runs, since
 from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.model.care import DONE
 from lakestream.model.catalog_names import root_of
 from lakestream.model.topics import Topic
-from lakestream.pipeline.sweep import round_of
+from lakestream.pipeline.keeping import keep_from
 from lakestream.testing.judgement import judge
 from lakestream.testing.lake_cluster import LakeCluster
 from lakestream.testing.ledger import Violation
-from lakestream.testing.live_files import reachable
-from lakestream.testing.table_witness import Watched
+from lakestream.testing.live_files import live_files, reachable
+from lakestream.testing.operators import Operator
+from lakestream.testing.table_witness import Watched, contents
 
 ROUNDS = 5
 
@@ -23,23 +26,21 @@ class Allowed:
 
     dead        WAL objects without entries: where wall clocks were set back cluster time stood still (L14)
     dropped     files where a dropped table was: written late, or by who died of it
-    metadata    metadata files that nobody refers to: of commits whose author died or lost its epoch, or whose
-                snapshots somebody else expired; they are for the search for orphans
     """
 
     dead: bool
     dropped: bool
-    metadata: bool
 
 
-async def judge_lake(cluster: LakeCluster, topics: Sequence[bytes], allowed: Allowed) -> None:
+async def judge_lake(cluster: LakeCluster, operator: Operator, topics: Sequence[bytes], allowed: Allowed) -> None:
     """Raises Violation."""
     await judge(cluster, topics, allowed.dead)
     state = cluster.auditor.state
     for topic_id in topics:
         _judge_rows(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
         _judge_memory(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
-    await _judge_files(cluster, allowed)
+    await _judge_files(cluster, operator, topics, allowed)
+    _judge_accounts(cluster, topics)
     cluster.check()
 
 
@@ -72,23 +73,50 @@ def _judge_memory(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
             raise Violation(f"the state remembers {told} of partition {partition}, but {true} landed")
 
 
-async def _judge_files(cluster: LakeCluster, allowed: Allowed) -> None:
-    """After a sweep no data file of ours is left that no snapshot of a table needs (T12)."""
+async def _judge_files(
+    cluster: LakeCluster, operator: Operator, topics: Sequence[bytes], allowed: Allowed
+) -> None:
+    """When somebody has asked for it no file is left that no snapshot of a table needs (C10, T12)."""
     left: list[str] = []
     for _ in range(ROUNDS):
-        for seat in cluster.pipelines:
-            node = cluster.landers[seat.name]
-            if seat.process is not None and node.driver is not None and node.replica.epoch:
-                await seat.process.start(node.driver.sweep())
-        left = _left_over(cluster, allowed)
+        asked = [await operator.request(topic_id, "orphans", older_than_ms="0") for topic_id in topics]
+        for request in asked:
+            answer = await operator.answer(request)
+            if answer.status != DONE:
+                raise Violation(f"orphans cannot be removed though all is well: {answer.text}")
+        left = _left_over(cluster, allowed) + _outlived(cluster, topics)
         if not left:
             return
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.5)
     raise Violation(f"files that no table needs were not removed: {left[:5]} ({len(left)})")
 
 
+def _outlived(cluster: LakeCluster, topics: Sequence[bytes]) -> list[str]:
+    """Files whose rows all are below what their table keeps (T21)."""
+    state, found = cluster.auditor.state, []
+    for topic_id in topics:
+        kept = keep_from(state, state.topics.by_id[topic_id])
+        table = state.catalog.of_topic(topic_id)
+        assert table is not None
+        for file in live_files(cluster.tables, TableMetadata.parse(cluster.tables.get(table.location))):
+            rows = contents(file.live(cluster.tables))
+            if rows and all(offset < kept.get(partition, 0) for (partition, offset), _ in rows):
+                found.append(file.path)
+    return found
+
+
+def _judge_accounts(cluster: LakeCluster, topics: Sequence[bytes]) -> None:
+    """All that others did is accounted for; that it adds up the witness sees (T16)."""
+    for topic_id in topics:
+        landing, watched = cluster.auditor.state.catalog.landings[topic_id], cluster.witness.watched[topic_id]
+        metadata = TableMetadata.parse(cluster.tables.get(watched.location))
+        past = since(metadata, landing.accounted)
+        if others := runs(past, metadata, landing.accounted, outside=False):
+            raise Violation(f"snapshots of others are not accounted for: {others}")
+
+
 def _left_over(cluster: LakeCluster, allowed: Allowed) -> list[str]:
-    """Data files of ours that no snapshot needs, and what else is not allowed."""
+    """Files that no snapshot needs, and that are not allowed."""
     tables = cluster.auditor.state.catalog.tables.values()
     needed: set[str] = set()
     for table in tables:
@@ -96,9 +124,7 @@ def _left_over(cluster: LakeCluster, allowed: Allowed) -> list[str]:
         needed |= reachable(cluster.tables, metadata) | {table.location}
     roots = tuple(f"{root_of(table.location)}/" for table in tables)
     unneeded = [uri for uri in cluster.tables.files if uri not in needed]
-    left = [uri for uri in unneeded if uri.startswith(roots) and round_of(uri) is not None]
-    if not allowed.metadata:
-        left += [uri for uri in unneeded if uri.startswith(roots) and "/metadata/" in uri]
+    left = [uri for uri in unneeded if uri.startswith(roots)]
     if not allowed.dropped:
         left += [uri for uri in unneeded if not uri.startswith(roots) and "/metadata/00000-" not in uri]
     return left

@@ -11,8 +11,8 @@ The states of a record, and the steps between them; between any two steps every 
     a WAL object without entries -> collected, after a grace
 
 Who takes part: brokers (produce, fetch from WAL and table, the catalog's commits, collector, mover, purger), pipelines
-(one; two that take one member's id from each other; two members), an optimizer in them, other engines, consumers
-that follow, and consumers that start again at the log's start.
+(one; two that take one member's id from each other; two members) with their caretakers, people who ask those for
+something, other engines, consumers that follow, and consumers that start again at the log's start.
 
     chaos       all of them, and the nemesis
     healing     nothing goes wrong any more: everything that was acked has to land within a bounded time
@@ -24,6 +24,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lakestream.metadata.membership import Timing
+from lakestream.model.configs import TABLE_RETENTION
+from lakestream.pipeline.care import Schedule
+from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.planner import RoundLimits
 from lakestream.pipeline.service import MEMBER_ID
 from lakestream.testing.clients import Client, Consumer, IdempotentProducer, PlainProducer
@@ -35,11 +38,20 @@ from lakestream.testing.lake_judgement import Allowed, judge_lake
 from lakestream.testing.ledger import Partition, Violation
 from lakestream.testing.mixes import LAKE_MIXES, LakeMix, Mix
 from lakestream.testing.node import Classes, NodeOptions
+from lakestream.testing.operators import Operator
 from lakestream.testing.pipeline_node import PipelineClasses, PipelineOptions
 from lakestream.testing.scenario import HEALING_S, Scenario, no_faults_logged
 from lakestream.testing.simulation import SimulatedLoop, run
 
 CHAOS_S = (4.0, 9.0)
+OTHERS_MS = 600_000
+"""Longer than a run: other engines may be slow, as slow as the pauses make them."""
+CONFIGS: tuple[dict[str, str], ...] = (
+    {}, {}, {},
+    {"retention.ms": "2500"},
+    {"retention.ms": "1500", TABLE_RETENTION: "4000"},
+    {"retention.bytes": "1500", TABLE_RETENTION: "-1"},
+)  # fmt: skip
 MEMBERS = ((MEMBER_ID,), (MEMBER_ID,), (MEMBER_ID, MEMBER_ID), (MEMBER_ID, MEMBER_ID + 1))
 
 
@@ -58,6 +70,8 @@ class LandingReport:
     updates: int
     foreign_rewrites: int
     expiries: int
+    care: dict[str, int]
+    """Requests that were fulfilled, and commits of care, by kind."""
     kills: int
     steps: int
     seconds: float
@@ -108,7 +122,15 @@ class Landing(Scenario):
             slots=chance.randint(1, 3),
             members=members,
             engine=mix.engine,
-            optimize=mix.optimize,
+            care=CareLimits(
+                small_files=chance.choice((3, 6)), target_bytes=chance.choice((6_000, 1 << 20)), tier_bytes=4_000,
+                tier_factor=chance.choice((3, 8)), task_bytes=chance.choice((5_000, 1 << 20)),
+                partition_bytes=chance.choice((3_000, 1 << 20)),
+            ),
+            schedule=Schedule(
+                orphans_first_s=chance.uniform(0.5, 3.0), orphans_every_s=3.0, others_ms=OTHERS_MS, look_s=0.3,
+                again_s=1.5,
+            ),
         )
         return LakeCluster(
             self._loop, self._seed, min(brokers, 2), self._mix.faults, replace(options, grace_ms=2_000), classes,
@@ -120,7 +142,7 @@ class Landing(Scenario):
         for seat in cluster.all_seats:
             cluster.start(seat)
         admin = Client(cluster, "admin")
-        partitions = await self._create_topic(admin, "main", chance.randint(1, 2), {})
+        partitions = await self._create_topic(admin, "main", chance.randint(1, 2), chance.choice(CONFIGS))
         if chance.random() < 0.4:
             partitions += await self._create_topic(admin, "second", 1, {"lakestream.table.freshness.ms": "300"})
         workers = [
@@ -129,10 +151,13 @@ class Landing(Scenario):
         workers.append(PlainProducer(cluster, "plain", partitions, chance.randint(5, 15)).run())
         max_bytes = chance.choice((1, 300, 1 << 20))
         readers = [Consumer(cluster, "consumer", partitions, max_bytes), Replayer(cluster, "replayer", partitions, 400)]
-        others = [Foreigner(cluster, f"other-{n}", "main") for n in range(self._lake_mix.foreigners)]
+        expire = chance.random() < 0.5
+        others = [Foreigner(cluster, f"other-{n}", "main", expire) for n in range(self._lake_mix.foreigners)]
+        people = [Operator(cluster, f"operator-{n}", self._topics[:]) for n in range(self._lake_mix.operators)]
         work = [self._spawn(f"client-{n}", worker) for n, worker in enumerate(workers)]
         side = [self._spawn(f"reader-{n}", reader.run()) for n, reader in enumerate(readers)]
         foreign = [self._spawn(other.name, other.run()) for other in others]
+        foreign += [self._spawn(one.name, one.run()) for one in people]
         other_topics = self._side_topics if chance.random() < 0.3 else self._move_log_starts
         foreign += [self._spawn("other topics", other_topics(admin, partitions))]
         nemesis = [self._spawn("nemesis", one) for one in self._nemesis()]
@@ -141,22 +166,23 @@ class Landing(Scenario):
             task.cancel()
         for other in others:
             other.stopped = True
+        for one in people:
+            one.stopped = True
         cluster.heal()
         await self._until_done([*work, *foreign], HEALING_S, must=True)
         await self._until_landed()
-        cluster.rest()
+        cluster.renew()
         await self._quiesce()
         for task in side:
             task.cancel()
-        await judge_lake(cluster, self._topics, self._allowed())
+        await judge_lake(cluster, Operator(cluster, "the last one", []), self._topics, self._allowed())
         self._check()
         return self._landing_report(others)
 
     def _allowed(self) -> Allowed:
         mix = self._lake_mix
         lossy = mix.faults.tables != NO_FAULTS or mix.kill_every_s > 0
-        calm = not (lossy or mix.pause_every_s or mix.cut_every_s or mix.foreigners)
-        return Allowed(dead=mix.jump_every_s > 0, dropped=lossy, metadata=not calm)
+        return Allowed(dead=mix.jump_every_s > 0, dropped=lossy)
 
     async def _chaos(self, seconds: float) -> None:
         until = self._loop.time() + seconds
@@ -176,7 +202,8 @@ class Landing(Scenario):
     async def _until_landed(self) -> None:
         """Nothing that was acknowledged waits for ever."""
         deadline = self._loop.time() + HEALING_S
-        while waiting := [one for one in self._cluster.auditor.state.streams.by_id.values() if one.landed < one.next]:
+        streams = self._cluster.auditor.state.streams.by_id
+        while waiting := [one for one in streams.values() if max(one.landed, one.start) < one.next]:
             if self._loop.time() > deadline:
                 raise Violation(f"not landed {HEALING_S} s after everything was healed: {waiting}")
             await asyncio.sleep(0.2)
@@ -196,11 +223,15 @@ class Landing(Scenario):
             acked=sum(batch.acked is not None for batch in cluster.ledger.sent.values()),
             landed=sum(len(one.landed) for one in cluster.witness.watched.values()),
             landings=cluster.witness.commits["landing"],
-            rewrites=sum(node.rewrites for node in cluster.landers.values()),
+            rewrites=cluster.witness.commits["optimize"],
             deletes=total("deletes"),
             updates=total("updates"),
             foreign_rewrites=total("rewrites"),
             expiries=total("expiries"),
+            care={
+                **{f"{kind} asked": count for kind, count in sorted(cluster.witness.care.done.items())},
+                **{kind: cluster.witness.commits[kind] for kind in ("delete", "retention")},
+            },
             kills=cluster.kills,
             steps=self._loop.steps,
             seconds=self._loop.time(),

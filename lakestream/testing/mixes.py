@@ -48,18 +48,18 @@ _BAD_ENGINE = EngineFaults(twice=0.1, failed=0.1, died=0.01)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeMix(Mix):
-    """The same where topics become tables: how others work on the tables, and what the workers' engine does."""
+    """The same where topics become tables: who works on the tables, and what the workers' engine does."""
 
     foreigners: int = 2
     engine: EngineFaults = _GOOD_ENGINE
-    optimize: float = 0.1
+    operators: int = 1
     members: tuple[int, ...] = ()
     """The pipelines' member ids; drawn if none are named."""
 
 
 LAKE_MIXES = {
     "calm": LakeMix(faults=ClusterFaults(), foreigners=0),
-    "others at work": LakeMix(faults=ClusterFaults(), foreigners=3, optimize=0.3),
+    "others at work": LakeMix(faults=ClusterFaults(), foreigners=3),
     "lost and late answers": LakeMix(
         faults=ClusterFaults(log=_LOSSY, wal=_LOSSY, tables=_LOSSY, wire_lost=0.03), engine=_BAD_ENGINE
     ),
@@ -75,6 +75,5 @@ LAKE_MIXES = {
             tables=MIXES["everything"].faults.wal, wire_lost=0.02, skew_ms=60_000,
         ),
         kill_every_s=5.0, pause_every_s=3.0, cut_every_s=5.0, jump_every_s=5.0, engine=_BAD_ENGINE,
-        optimize=0.2,
     ),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""One simulated pipeline: the real driver, lander, planner, rounds and sweep, around an engine that fails and lies.
+"""One simulated pipeline: the real driver, lander, rounds, sweep and caretaker, around an engine that fails and lies.
 
 It is put together as pipeline/service.py does it, without Spark: tasks run in the thread that asks for them. What a
 cluster of workers does to a driver is drawn from the seed: a job fails with some of its files written, a task is done
@@ -7,7 +7,7 @@ twice and one of its answers is thrown away, the engine dies and takes the proce
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
@@ -17,6 +17,11 @@ from lakestream.metadata.membership import Timing
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog_names import Warehouse, warehouse_uri
 from lakestream.model.commands import LEVEL, Register
+from lakestream.pipeline.care import Caretaker, Schedule
+from lakestream.pipeline.care_jobs import CareJobs
+from lakestream.pipeline.care_plan import CareLimits
+from lakestream.pipeline.care_tasks import unpack_care_task
+from lakestream.pipeline.care_worker import care_in, care_task
 from lakestream.pipeline.driver import Driver
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.land import Lander
@@ -26,10 +31,10 @@ from lakestream.pipeline.service import MEMBER_ID, ROLE, OneAtATime
 from lakestream.pipeline.tasks import unpack_task
 from lakestream.pipeline.worker import land_in
 from lakestream.testing.ledger import Violation
-from lakestream.testing.optimizer import Optimizer
 from lakestream.testing.threads import wait_for
 
 SLOW_S = (0.3, 1.0, 3.0)
+GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +59,16 @@ class PipelineOptions:
     members: tuple[int, ...] = (MEMBER_ID,)
     """The member id of each process: two with the same one take it over from each other."""
     engine: EngineFaults = EngineFaults()
-    optimize: float = 0.0
-    """How often a step rewrites files instead of landing."""
+    care: CareLimits = field(default_factory=CareLimits)
+    schedule: Schedule = field(default_factory=Schedule)
 
 
 class QuickDriver(Driver):
-    """All that takes minutes in a real cluster takes seconds here; and some files are rewritten between rounds."""
+    """All that takes minutes in a real cluster takes seconds here."""
 
     sweep_first_s = 1.0
     sweep_every_s = 2.5
-    obsolete_grace_s = 2.0
-
-    optimizer: Optimizer | None = None
-
-    async def step(self) -> float:
-        if self.optimizer is not None and self.optimizer.wants():
-            name = self.open_round()
-            await self.optimizer.rewrite_one(name)
-            self.close_round(name)
-            self.untidy()
-        return await super().step()
+    obsolete_grace_s = GRACE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,8 @@ class PipelineClasses:
 
     lander: type[Lander] = Lander
     driver: type[QuickDriver] = QuickDriver
-    optimizer: type[Optimizer] = Optimizer
+    jobs: type[CareJobs] = CareJobs
+    caretaker: type[Caretaker] = Caretaker
 
 
 class SimEngine:
@@ -97,11 +93,11 @@ class SimEngine:
         self._attempts = count()
 
     def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
-        return [self._run(task) for task in tasks]
+        return [self._run(work, task) for task in tasks]
 
-    def _run(self, task: bytes) -> list[bytes]:
+    def _run(self, work: Work, task: bytes) -> list[bytes]:
         drawn = self._chance.random()
-        answers = land_in(self._store, unpack_task(task), next(self._attempts))
+        answers = self._once(work, task)
         if self._chance.random() < self.faults.slow:
             pause_s = self._chance.choice(SLOW_S)
             wait_for(lambda: asyncio.sleep(pause_s))
@@ -110,9 +106,13 @@ class SimEngine:
         if drawn < self.faults.died + self.faults.failed:
             raise JobFailed("a worker was lost")
         if drawn < self.faults.died + self.faults.failed + self.faults.twice:
-            again = land_in(self._store, unpack_task(task), next(self._attempts))
-            answers = self._chance.choice((answers, again))
+            answers = self._chance.choice((answers, self._once(work, task)))
         return answers
+
+    def _once(self, work: Work, task: bytes) -> list[bytes]:
+        if work is care_task:
+            return care_in(lambda: self._store, unpack_care_task(task), next(self._attempts))
+        return land_in(self._store, unpack_task(task), next(self._attempts))
 
 
 class PipelineNode:
@@ -134,10 +134,6 @@ class PipelineNode:
         self._options = options
         self._classes = classes
 
-    @property
-    def rewrites(self) -> int:
-        return self.driver.optimizer.rewrites if self.driver is not None and self.driver.optimizer is not None else 0
-
     def _warehouse(self) -> Warehouse:
         return Warehouse(warehouse_uri(self._tables.root, self.replica.state.cluster))
 
@@ -149,16 +145,19 @@ class PipelineNode:
         driver = classes.driver(
             self.replica, self.lander, self.engine, self._clock, freshness, options.limits, self._tables.root
         )
-        driver.optimizer = classes.optimizer(
-            self.replica, self._tables, self._clock, self._random, self.lander, options.optimize
+        jobs = classes.jobs(self.lander, driver, self.engine, self._clock, options.care, self._tables.root)
+        caretaker = classes.caretaker(
+            self.replica, self.lander, jobs, self._clock, options.care, options.schedule
         )
         self.membership.settled = driver.settled
         await self.membership.join()
         self.driver = driver
         beating = asyncio.ensure_future(self.membership.run())
         working = asyncio.ensure_future(driver.run())
+        caring = asyncio.ensure_future(caretaker.run())
         await asyncio.wait([beating, working], return_when=asyncio.FIRST_COMPLETED)
         error = working.exception() if working.done() else beating.exception()
+        caring.cancel()
         dead = isinstance(error, JobFailed) and not self.engine.alive
         if error is not None and not dead:
             raise Violation(f"a pipeline died of {error!r}") from error

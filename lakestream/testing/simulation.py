@@ -7,7 +7,8 @@ which process goes next is drawn from the seed, as the kernel of a real machine 
     paused   callbacks and due timers are held, time goes on for the others; afterwards they all run, late
     killed   no callback of it ever runs again, not even a `finally`; what it sent before may still arrive
 
-Work for threads runs in turns with everything else (threads.py), in each process one piece after the other.
+Work for threads runs in turns with everything else (threads.py), in each process one piece after the other; a process
+whose pools are `apart` works on one piece in each of them.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from weakref import WeakSet
 from lakestream.testing.threads import Worker, Workers
 
 T = TypeVar("T")
+Jobs = deque[tuple[Callable[[], Any], asyncio.Future[Any]]]
 
 STEPS_LIMIT = 5_000_000
 TIME_LIMIT_S = 3600.0
@@ -50,8 +52,10 @@ class Process:
         self.alive = True
         self.paused = False
         self.waiting: deque[Any] = deque()
-        self.jobs: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
-        """Work for threads; the first is under way."""
+        self.apart = False
+        """Its threads never wait for those of another pool: a real lock would stop the whole simulation."""
+        self.jobs: dict[Any, Jobs] = {}
+        """Work for the threads of each pool; the first is under way."""
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._loop = loop
         self._context = Context()
@@ -156,32 +160,33 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # -- threads ----------------------------------------------------------------------------------------------------
 
-    def run_in_executor(self, _executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]
         process = _process.get() or self.outside
         done: asyncio.Future[T] = self.create_future()
-        process.jobs.append((partial(func, *args), done))
-        if len(process.jobs) == 1:
-            self._soon(process)
+        jobs = process.jobs.setdefault(executor if process.apart else None, deque())
+        jobs.append((partial(func, *args), done))
+        if len(jobs) == 1:
+            self._soon(process, jobs)
         return done
 
-    def _soon(self, process: Process) -> None:
-        self.call_later(self._chance.uniform(*THREAD_START_S), self._begin, process, context=process.context)
+    def _soon(self, process: Process, jobs: Jobs) -> None:
+        self.call_later(self._chance.uniform(*THREAD_START_S), self._begin, process, jobs, context=process.context)
 
-    def _begin(self, process: Process) -> None:
+    def _begin(self, process: Process, jobs: Jobs) -> None:
         worker = self._workers.take()
-        worker.begin(process.jobs[0][0])
-        self._look(process, worker)
+        worker.begin(jobs[0][0])
+        self._look(process, jobs, worker)
 
-    def _look(self, process: Process, worker: Worker) -> None:
+    def _look(self, process: Process, jobs: Jobs, worker: Worker) -> None:
         """The baton came back."""
         if worker.request is not None:
             asked = process.start(worker.request())
-            asked.add_done_callback(partial(self._answer, process, worker), context=process.context)
+            asked.add_done_callback(partial(self._answer, process, jobs, worker), context=process.context)
             return
-        _, done = process.jobs.popleft()
+        _, done = jobs.popleft()
         self._workers.give_back(worker)
-        if process.jobs:
-            self._soon(process)
+        if jobs:
+            self._soon(process, jobs)
         if done.done():
             return
         if worker.error is not None:
@@ -189,10 +194,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         else:
             done.set_result(worker.result)
 
-    def _answer(self, process: Process, worker: Worker, asked: "asyncio.Task[Any]") -> None:
+    def _answer(self, process: Process, jobs: Jobs, worker: Worker, asked: "asyncio.Task[Any]") -> None:
         error = asked.exception()
         worker.answer(None if error is not None else asked.result(), error)
-        self._look(process, worker)
+        self._look(process, jobs, worker)
 
     def _write_to_self(self) -> None:
         """Nobody sleeps in a selector, so nobody has to be woken."""

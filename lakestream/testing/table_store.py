@@ -26,12 +26,15 @@ class MemoryTables:
 
     def __init__(self, wal: MemoryWal) -> None:
         self.files: dict[str, bytes] = {}
+        self.now_ms: Callable[[], int] = lambda: 0
+        self._changed_ms: dict[str, int] = {}
         self._wal = wal
 
     def put(self, uri: str, data: bytes) -> None:
         key_below(self.root, uri)
         if self.files.setdefault(uri, data) != data:
             raise Exists(f"{uri} exists with other content")
+        self._changed_ms.setdefault(uri, self.now_ms())
 
     def get(self, uri: str) -> bytes:
         found = self.files.get(uri)
@@ -47,9 +50,13 @@ class MemoryTables:
     def list(self, prefix: str) -> list[tuple[str, int]]:
         return sorted((uri, len(data)) for uri, data in self.files.items() if uri.startswith(prefix))
 
+    def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
+        return [(uri, size, self._changed_ms[uri]) for uri, size in self.list(prefix)]
+
     def delete(self, uris: Sequence[str]) -> None:
         for uri in uris:
             self.files.pop(uri, None)
+            self._changed_ms.pop(uri, None)
 
 
 class FaultyTables:
@@ -74,6 +81,9 @@ class FaultyTables:
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
         return self._asked(lambda: self._store.list(prefix))
+
+    def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
+        return self._asked(lambda: self._store.list_dated(prefix))
 
     def delete(self, uris: Sequence[str]) -> None:
         gone = [*uris]

@@ -108,6 +108,19 @@ async def _lists_are_in_order_and_by_prefix(wal: Wal, at: str) -> None:
         assert listed == wanted, f"the list of {prefix!r} must be {wanted}, it is {listed}"
 
 
+async def _lists_begin_behind_a_key(wal: Wal, at: str) -> None:
+    """Of keys as ours are: numbers and letters between strokes."""
+    keys = [f"{at}/{member}/{number:05d}" for member in (0, 1, 10, 2) for number in (3, 1, 20)]
+    await asyncio.gather(*(wal.put(key, [b"x"]) for key in keys))
+    for after in ("", f"{at}/1/00003", f"{at}/1/00004", f"{at}/1/~", f"{at}/3/00001", f"{at}/~"):
+        for prefix in (f"{at}/", f"{at}/1/"):
+            behind = sorted(key for key in keys if key > after and key.startswith(prefix))
+            listed = [stored.key for stored in await wal.list(prefix, after)]
+            assert listed == behind, f"behind {after!r} there are {behind}, not {listed}"
+            first = [stored.key for stored in await wal.list(prefix, after, 2)]
+            assert first == behind[: max(len(first), min(2, len(behind)))], f"{first} are not the first two"
+
+
 async def _delete_forgives(wal: Wal, at: str) -> None:
     keys = [f"{at}/{number}" for number in range(20)]
     await asyncio.gather(*(wal.put(key, [b"x"]) for key in keys))
@@ -201,6 +214,7 @@ _CHECKS = (
     _a_key_is_created_only_once_l21,
     _of_racing_creates_one_wins,
     _lists_are_in_order_and_by_prefix,
+    _lists_begin_behind_a_key,
     _delete_forgives,
     _puts_and_deletes_do_not_disturb_each_other,
     _sizes_and_numbers_of_parts_do_not_matter,

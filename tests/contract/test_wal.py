@@ -86,7 +86,7 @@ class Careless(MemoryWal):
 
 
 class Forgetful(MemoryWal):
-    async def list(self, prefix: str) -> list[StoredObject]:
+    async def list(self, prefix: str, after: str = "", limit: int = 0) -> list[StoredObject]:
         return [stored for stored in await super().list(prefix) if stored.size]
 
 

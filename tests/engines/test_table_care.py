@@ -229,7 +229,7 @@ def test_what_a_killed_pipeline_leaves_is_collected(cluster: Cluster) -> None:
     eventually(
         lambda: len(pipeline_starts(cluster)) > len(starts), "no new pipeline", RESTART_S, cluster
     )
-    tables(cluster, "orphans", "killed")
+    tables(cluster, "orphans", "killed", "--older-than", "0s")
     folder = Path(table_of(cluster, "killed").metadata.location.removeprefix("file://"))
     table = table_of(cluster, "killed")
     known = set(table.inspect.all_files()["file_path"].to_pylist())

@@ -173,3 +173,33 @@ def test_a_log_older_than_a_checkpoint_in_the_store_is_refused_at_the_start(tmp_
     assert code not in (0, None)
     assert "restored" in said and "checkpoint" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("kept_epoch", [True, False], ids=["within an epoch", "an epoch later"])
+def test_a_log_older_than_a_wal_object_in_the_store_is_refused_at_the_start(tmp_path: Path, kept_epoch: bool) -> None:
+    """L5, where no checkpoint was made since the copy: the objects of later ticks, or of later epochs, prove it."""
+    database, copy = tmp_path / "data" / "metadata.sqlite", tmp_path / "copy.sqlite"
+    slow = {**QUICK, "checkpoint_every": 1_000_000}
+    with serving(tmp_path, **slow) as cluster:
+        create_topic(cluster.bootstrap, "kept")
+        send(cluster.bootstrap, "kept", KEPT[:10])
+        copied(database, copy)
+        for record in KEPT[10:20] if kept_epoch else ():
+            send(cluster.bootstrap, "kept", [record])
+    if not kept_epoch:
+        with serving(tmp_path, **slow) as cluster:
+            send(cluster.bootstrap, "kept", KEPT[10:20])
+    assert not checkpoints(tmp_path)
+    newest = tmp_path / "newest.sqlite"
+    copied(database, newest)
+    objects = sorted((tmp_path / "data").glob("*/wal/**/*"))
+    put_back(copy, database)
+    for _ in range(2):
+        code, said = refusal(tmp_path)
+        assert code not in (0, None)
+        assert "restored from an older copy" in said and "Put the newest copy of the metadata back" in said
+        assert "Traceback" not in said
+    assert sorted((tmp_path / "data").glob("*/wal/**/*")) == objects, "nothing was removed"
+    put_back(newest, database)
+    with serving(tmp_path, **slow) as cluster:
+        assert values(cluster) == KEPT[:20]

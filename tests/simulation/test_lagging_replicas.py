@@ -16,7 +16,7 @@ from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.commands import LEVEL, AdvanceLogStart, AllocateProducerId, CreateTopic, Register
 from lakestream.model.state import dump
 from lakestream.model.streams import AppendRow, pack_append
-from lakestream.model.wal_object import HEADER, HEADER_BYTES, lay_out, tick_tail, wal_key
+from lakestream.model.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader
@@ -167,7 +167,7 @@ def test_a_reader_on_a_replaced_state_is_not_told_of_lost_bytes_L22() -> None:
 
 async def store_batch(pair: Pair, replica: Replica) -> None:
     batch = bytes(70)
-    body = bytearray(HEADER) + batch
+    body = bytearray(header(0)) + batch
     tail = tick_tail(body, lay_out([(1, len(batch), 1)]))
     await pair.wal.put(wal_key(replica.state.cluster, replica.member_id, replica.epoch, 1), [body, tail])
     row: AppendRow = (1, 1, HEADER_BYTES, len(batch), 0, -1, -1, -1)

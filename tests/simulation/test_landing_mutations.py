@@ -26,27 +26,13 @@ from lakestream.pipeline.planner import TopicWork
 from lakestream.pipeline.sweep import candidates, referenced
 from lakestream.stream.history import History
 from lakestream.stream.reader import Reader
-from lakestream.testing.landing import simulate_landing
-from lakestream.testing.ledger import Violation
+from lakestream.testing import pipeline_node
 from lakestream.testing.node import Classes
 from lakestream.testing.pipeline_node import PipelineClasses, QuickDriver
-from lakestream.testing.simulation import SimulationError
+from tests.simulation.noticing import BAD, OTHERS, first_violation
 
-SEEDS = 80
-OTHERS = ("others at work",)
-BAD = ("lost and late answers", "paused", "everything", "crash between any two steps")
-
-
-def first_violation(
-    mixes: Sequence[str], classes: Classes | None = None, pipeline: PipelineClasses | None = None, seeds: int = SEEDS
-) -> str:
-    """What the first seed that notices says."""
-    for seed in range(seeds):
-        try:
-            simulate_landing(seed, mixes[seed % len(mixes)], classes, pipeline)
-        except (Violation, SimulationError) as violation:
-            return str(violation)
-    pytest.fail(f"{seeds} seeds did not notice")
+LONG_S = (6.0,)
+"""Rounds that take longer than what lies about is left alone."""
 
 
 class OverwritesWhatItDidNotSee(Lander):
@@ -75,7 +61,7 @@ def test_a_state_machine_that_ignores_the_premise_is_noticed_T7(monkeypatch: pyt
 
 def test_a_rewrite_over_what_others_deleted_is_noticed_T8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iceberg, "check_base", lambda *_: None)
-    said = first_violation(OTHERS)
+    said = first_violation(OTHERS, first=11)
     assert "lands 0 rows" in said or "other rows than its author says" in said
 
 
@@ -101,7 +87,7 @@ def test_files_that_are_deleted_on_an_unknown_answer_are_noticed_T7() -> None:
 class SweepsFromAnOldState(Lander):
     """Breaks T12: looks what the table needs, and only then what lies there."""
 
-    async def sweep_table(self, topic_id: bytes) -> int:
+    async def sweep_table(self, topic_id: bytes, grace_s: float = 0.0) -> int:
         bound = self._replica.state.catalog.of_topic(topic_id)
         if bound is None:
             return 0
@@ -123,7 +109,8 @@ def test_a_sweep_that_judges_before_it_folds_is_noticed_T12() -> None:
 
 def test_a_sweep_of_rounds_that_are_not_over_is_noticed_T12(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "is_over", lambda *_: True)
-    said = first_violation(BAD)
+    monkeypatch.setattr(pipeline_node, "SLOW_S", LONG_S)
+    said = first_violation(BAD, first=12)
     assert "without all its files" in said or "its table needs it" in said
 
 
@@ -134,21 +121,10 @@ class SettlesTooEarly(QuickDriver):
         return self._round if self._replica.epoch == self._epoch else 0, 0
 
 
-def test_a_round_that_is_called_over_too_early_is_noticed_T12() -> None:
-    said = first_violation(BAD, pipeline=PipelineClasses(driver=SettlesTooEarly))
+def test_a_round_that_is_called_over_too_early_is_noticed_T12(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_node, "SLOW_S", LONG_S)
+    said = first_violation(BAD, pipeline=PipelineClasses(driver=SettlesTooEarly), first=9)
     assert "without all its files" in said or "its table needs it" in said
-
-
-class NeverSweeps(Lander):
-    """Breaks T12: what failed rounds left stays for ever."""
-
-    async def sweep_table(self, topic_id: bytes) -> int:
-        return 0
-
-
-def test_what_is_never_swept_is_noticed_T12() -> None:
-    said = first_violation(BAD, pipeline=PipelineClasses(lander=NeverSweeps))
-    assert "not removed" in said
 
 
 class FollowsOurOwnCommitsOnly(History):

@@ -12,7 +12,7 @@ from lakestream.testing.landing import simulate_landing
 from lakestream.testing.mixes import LAKE_MIXES
 
 CHUNK = 16
-CHUNKS = 6
+CHUNKS = 4
 LONG_CHUNK = 80
 LONG_CHUNKS = 30
 
@@ -21,10 +21,13 @@ LONG_CHUNKS = 30
 def test_every_acked_record_is_one_row_and_is_served_from_it(first: int) -> None:
     reports = [simulate_landing(seed) for seed in range(first, first + CHUNK)]
     assert {report.mix for report in reports} == set(LAKE_MIXES)
-    assert all(report.landed > 0 for report in reports)
+    # Where retention is short and clocks jump it may take all that there is before anything lands.
+    assert sum(report.landed > 0 for report in reports) > CHUNK * 3 // 4
     assert {report.pipelines for report in reports} == {1, 2}
     for figure in ("kills", "landings", "rewrites", "deletes", "updates", "foreign_rewrites", "expiries"):
         assert sum(getattr(report, figure) for report in reports) > 0, figure
+    for care in ("optimize asked", "delete asked", "orphans asked", "delete", "retention"):
+        assert sum(report.care.get(care, 0) for report in reports) > 0, care
 
 
 @pytest.mark.long
@@ -47,6 +50,10 @@ FOUND = {
     "a topic is deleted while its table is loaded": (10_156, "paused"),
     "snapshots expire behind a protected one (T11, T16)": (76, "paused"),
     "a manifest still names a file that it removed (T12)": (1, "others at work"),
+    "two pipelines account for the same snapshots (T16)": (145, "others at work"),
+    "our own snapshots expire before others' that wait (T16)": (212, "paused"),
+    "a slow clock lets snapshots expire that wait to be accounted for (T16)": (2207, "everything"),
+    "a lock is held while deletes are read": (6, "cut off"),
 }
 """Seeds that found something. What a seed runs changes with the simulator."""
 

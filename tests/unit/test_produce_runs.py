@@ -196,7 +196,7 @@ def test_tables_are_joined_as_batches_are_one_by_one() -> None:
     assert table.shape == (7, COLUMNS)
     assert not table[:, CORRELATION].any()
     many = ManyBatches(table, rest.size, lambda: None, lambda answer: None)
-    joined = JoinedTables([first, many])
+    joined = JoinedTables([first, many], 7)
     expected: list[AppendRow] = []
     position = 16
     for n in sorted(range(12), key=lambda n: rows[n][0]):

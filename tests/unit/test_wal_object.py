@@ -11,13 +11,15 @@ from lakestream.errors import Corrupt
 from lakestream.model import wal_object
 from lakestream.model.wal_object import (
     FOOTER_BYTES,
-    HEADER,
+    HEADER_BYTES,
     Kind,
     Mark,
     MergedSlice,
     ObjectName,
     Slice,
     checkpoint_key,
+    folded_by_writer,
+    header,
     lay_out,
     mark_at_or_before,
     mark_with_timestamp,
@@ -47,21 +49,21 @@ def batch(offset: int, last_delta: int, max_timestamp: int, body: int = 0) -> by
 def tick_object() -> bytes:
     streams = {3: [b"three" * 5, b"3"], 4: [b"four"], 1 << 40: [b"big" * 100]}
     rows = lay_out((stream, sum(map(len, parts)), len(parts)) for stream, parts in streams.items())
-    body = bytearray().join([HEADER, *(part for parts in streams.values() for part in parts)])
+    body = bytearray().join([header(77), *(part for parts in streams.values() for part in parts)])
     return bytes(body + tick_tail(body, rows))
 
 
 def merged_object() -> bytes:
     first = b"".join(batch(10 + 5 * n, 3, 1000 + n, body=100_000) for n in range(12))
     second = batch(7, 0, 55)
-    body = bytearray().join([HEADER, first, second])
+    body = bytearray().join([header(77), first, second])
     rows = [merge_slice(body, 2, 16, len(first)), merge_slice(body, 9, 16 + len(first), len(second))]
     return bytes(body + merged_tail(body, rows))
 
 
 def small_merged_object() -> bytes:
     batches = [batch(10, 3, 1000, body=5), batch(14, 0, 1700, body=7), batch(20, 1, 1600), batch(7, 0, -1)]
-    body = bytearray().join([HEADER, *batches])
+    body = bytearray().join([header(77), *batches])
     first = MergedSlice(2, 16, 195, 3, 10, [Mark(10, 16, 1700), Mark(20, 150, 1600)])
     return bytes(body + merged_tail(body, [first, merge_slice(body, 9, 211, 61)]))
 
@@ -109,7 +111,7 @@ def test_a_reader_walks_from_the_last_mark_at_or_before_its_offset() -> None:
 )
 def test_any_tick_is_read_back(streams: dict[int, list[bytes]]) -> None:
     rows = lay_out((stream, sum(map(len, parts)), len(parts)) for stream, parts in streams.items())
-    body = b"".join([HEADER, *(part for parts in streams.values() for part in parts)])
+    body = b"".join([header(77), *(part for parts in streams.values() for part in parts)])
     whole = body + tick_tail(body, rows)
     assert verify(whole) == rows
     for row, parts in zip(rows, streams.values(), strict=True):
@@ -138,7 +140,7 @@ def test_bytes_put_behind_an_object_are_seen() -> None:
 
 
 def test_an_index_that_lies_with_right_checksums_is_refused() -> None:
-    body = HEADER + b"0123456789"
+    body = header(77) + b"0123456789"
     for rows in (
         [Slice(1, 16, 9, 1)],
         [Slice(1, 16, 11, 1)],
@@ -152,7 +154,7 @@ def test_an_index_that_lies_with_right_checksums_is_refused() -> None:
 
 
 def test_marks_that_lie_with_right_checksums_are_refused() -> None:
-    body = HEADER + batch(5, 0, 1) + batch(6, 0, 1)
+    body = header(77) + batch(5, 0, 1) + batch(6, 0, 1)
     good = [Mark(5, 16, 1), Mark(6, 77, 1)]
     verify(body + merged_tail(body, [MergedSlice(1, 16, 122, 2, 5, good)]))
     for marks in ([], [Mark(4, 16, 1)], [Mark(5, 17, 1)], good[::-1], [good[0], good[0]], [good[0], Mark(6, 138, 1)]):
@@ -162,7 +164,7 @@ def test_marks_that_lie_with_right_checksums_are_refused() -> None:
 
 def test_a_footer_of_another_version_or_kind_is_refused() -> None:
     whole = tick_object()
-    for place, value in ((32, 2), (33, 2)):
+    for place, value in ((32, 3), (33, 2)):
         footer = bytearray(whole[-FOOTER_BYTES:])
         footer[place] = value
         footer[-8:-4] = struct.pack("<I", wal_object.crc32.iscsi(footer[:-8]))
@@ -211,8 +213,22 @@ def test_foreign_names_are_nobodys() -> None:
     assert parse_checkpoint_key(checkpoint_key("c", 1, 2, 3).replace("checkpoints", "points")) is None
 
 
-@pytest.mark.parametrize(("name", "make"), [("wal-tick-1.bin", tick_object), ("wal-merged-1.bin", small_merged_object)])
+@pytest.mark.parametrize(("name", "make"), [("wal-tick-2.bin", tick_object), ("wal-merged-2.bin", small_merged_object)])
 def test_the_golden_objects_are_still_written_and_read_the_same(name: str, make: object) -> None:
     golden = (GOLDEN / name).read_bytes()
     assert golden == make()  # type: ignore[operator]
     verify(golden)
+
+
+@pytest.mark.parametrize(("old", "make"), [("wal-tick-1.bin", tick_object), ("wal-merged-1.bin", small_merged_object)])
+def test_objects_of_the_first_version_are_read_and_do_not_say_what_was_folded(old: str, make: object) -> None:
+    golden = (GOLDEN / old).read_bytes()
+    assert verify(golden) == verify(make())  # type: ignore[operator]
+    assert folded_by_writer(golden) == 0
+
+
+def test_l5_an_object_says_what_its_writer_had_folded() -> None:
+    assert folded_by_writer(tick_object()[:HEADER_BYTES]) == 77
+    for wrong in (b"", header(1)[:-1], b"X" + header(1)[1:], header(1)[:4] + b"\x03" + header(1)[5:]):
+        with pytest.raises(Corrupt):
+            folded_by_writer(wrong)

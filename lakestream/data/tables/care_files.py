@@ -37,6 +37,9 @@ class RowSource:
         self._store = store
         self._footer = read_footer(store, path, size)
         self._deletes = deletes
+        # Kept by hand: a cached property of Python 3.11 has one lock for all files, and reading these takes its time.
+        self._known_runs: RunMatrix | None = None
+        self._known_dead: Positions | None = None
         if self._footer.starts[-1] != rows:
             raise Corrupt(f"{path} has {self._footer.starts[-1]} rows, not {rows}")
 
@@ -53,12 +56,19 @@ class RowSource:
         """Columns that are none of the stream's."""
         return added_fields(self._footer.metadata.schema.to_arrow_schema())
 
-    @cached_property
+    @property
     def runs(self) -> "RunMatrix":
-        return runs_in_file(self._store, self._footer)
+        if self._known_runs is None:
+            self._known_runs = runs_in_file(self._store, self._footer)
+        return self._known_runs
 
-    @cached_property
+    @property
     def _dead(self) -> "Positions":
+        if self._known_dead is None:
+            self._known_dead = self._read_deletes()
+        return self._known_dead
+
+    def _read_deletes(self) -> "Positions":
         found = [parse_deletes(self._store.get(one)).get(self.path) for one in self._deletes]
         some = [places for places in found if places is not None]
         dead = np.unique(np.concatenate(some)) if some else np.empty(0, np.int64)

@@ -74,10 +74,13 @@ def runs(past: Since, metadata: TableMetadata, accounted: int, *, outside: bool)
 
 
 def unaccounted(metadata: TableMetadata, accounted: int, *, outside: bool) -> frozenset[int]:
-    """Snapshots that must not expire: those that wait, and the ones before them, to compare with.
+    """Snapshots that must not expire: if some wait, all since the last account, and the ones before them.
 
-    In another catalog the state has not been told of the others either: with one of them the way back would be lost.
+    Our own among them stay as well: a hole would look as if somebody had expired theirs. In another catalog the state
+    has not been told of ours either: with one of them the way back would be lost.
     """
     past = since(metadata, accounted)
-    heads = [head for head in past.heads if outside or waits(metadata.summary(head.snapshot_id), outside=outside)]
-    return frozenset(one for head in heads for one in (head.snapshot_id, head.parent_snapshot_id) if one is not None)
+    if not outside and not any(waits(metadata.summary(head.snapshot_id), outside=False) for head in past.heads):
+        return frozenset()
+    pairs = ((head.snapshot_id, head.parent_snapshot_id) for head in past.heads)
+    return frozenset(one for pair in pairs for one in pair if one is not None)
