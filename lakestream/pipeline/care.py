@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from lakestream.data.tables.expiry import to_expire
 from lakestream.data.tables.reach import reachable
 from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.summaries import RECENT_MAX, is_ours
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 PROGRESS_S = 2.0
 """How often a job that goes on says how far it is."""
 NEVER_MS = 1 << 62
+PILED_UP = 8
+"""So many times the files that call for a rewrite are rewritten even while others change the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class Schedule:
     look_s: float = 1.0
     again_s: float = 60.0
     """A table that did not change, or whose care failed, is looked at again so late."""
+    others_rest_s: float = 60.0
+    """So long after others changed a table its files are left as they are: who goes on needs them (T14)."""
 
 
 @dataclass(slots=True)
@@ -197,11 +202,19 @@ class Caretaker:
         if files - seen.files < self._limits.small_files and deletes == seen.deletes:
             seen.files = min(seen.files, files)
             return
+        if self._others_at_work(metadata) and files - seen.files < PILED_UP * self._limits.small_files:
+            return
         result = await self._jobs.optimize(topic.id, quiet, asked=False)
         if result.figures:
             log.info("rewrote files of topic %s: %s", topic.name, result.figures)
         after = await self._lander.table_of(topic.id)
         seen.files, seen.deletes = _counts(after.metadata) if not isinstance(after, Failed) else (files, deletes)
+
+    def _others_at_work(self, metadata: TableMetadata) -> bool:
+        """Whether somebody else changed the table lately: their DELETE fails if we replace a file that it copies."""
+        since_ms = self._clock.wall_ms() - self._schedule.others_rest_s * 1000
+        recent = (head for head in metadata.snapshots[-RECENT_MAX:] if head.timestamp_ms > since_ms)
+        return any(not is_ours(metadata.summary(head.snapshot_id)) for head in recent)
 
     async def _retain(self, topic: Topic, seen: _Seen) -> None:
         kept = keep_from(self._replica.state, topic)

@@ -129,7 +129,7 @@ class Landing(Scenario):
             ),
             schedule=Schedule(
                 orphans_first_s=chance.uniform(0.5, 3.0), orphans_every_s=3.0, others_ms=OTHERS_MS, look_s=0.3,
-                again_s=1.5,
+                again_s=1.5, others_rest_s=0.2,
             ),
         )
         return LakeCluster(

@@ -176,7 +176,8 @@ class KeepsServingAfterItsEpoch(Replica):
 
 def test_an_ack_after_the_end_of_an_epoch_is_noticed_L1() -> None:
     said = first_violation(Classes(replica=KeepsServingAfterItsEpoch), ["paused brokers", "everything"], seeds=200)
-    assert "acknowledged" in said or "asked for offset" in said
+    # Whoever meets it first: the ledger, a consumer, or the producer whose lost batch leaves a gap in its sequence.
+    assert "acknowledged" in said or "asked for offset" in said or "called out of order" in said
 
 
 class MovesWithoutOffsets(Mover):

@@ -13,6 +13,7 @@ from lakestream.data.tables.parquet import read_parquet
 from lakestream.errors import Rejected
 from lakestream.model.catalog import HoldTopic
 from lakestream.model.commands import AdvanceLogStart
+from lakestream.pipeline import care as care_module
 from lakestream.pipeline.care import Caretaker, Schedule
 from lakestream.pipeline.care_jobs import NotDone
 from lakestream.pipeline.care_plan import CareLimits
@@ -341,3 +342,26 @@ async def test_rows_follow_the_log_start_by_themselves_t21(world: CareWorld) -> 
     assert [one[:2] for one in values(world.pipeline, "a")] == [(0, n) for n in range(40, 60)]
     assert world.balance("a") == world.holds("a")
     assert len(data_files(world.folder)) > len(world.files("a"))
+
+
+async def test_t14_files_are_left_as_they_are_for_a_while_after_others_changed_the_table(world: CareWorld) -> None:
+    """A DELETE of theirs that copies files would fail if we replaced one of them meanwhile."""
+    await filled(world)
+    await foreign_delete(world, "a", world.files("a")[0])
+    await world.pipeline.replica.catch_up()
+    limits = CareLimits(small_files=4)
+    await caretaker(world, limits=limits).step()
+    assert len(world.files("a")) == 5
+    await caretaker(world, limits=limits, schedule=Schedule(others_rest_s=0.0)).step()
+    assert len(world.files("a")) == 1
+
+
+async def test_files_that_pile_up_are_rewritten_even_while_others_change_the_table(
+    world: CareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(care_module, "PILED_UP", 2)
+    await filled(world)
+    await foreign_delete(world, "a", world.files("a")[0])
+    await world.pipeline.replica.catch_up()
+    await caretaker(world, limits=CareLimits(small_files=2)).step()
+    assert len(world.files("a")) == 1
