@@ -118,13 +118,23 @@ def test_t14_deletes_on_a_busy_topic_get_through_and_rows_are_gone_twice(
     with topic.busy():
         done, first = 0, topic.landed()
         while done < 3 or topic.landed() < first + 100:
-            engine.delete(topic.name, done % 2, 20 * done, 20 * done + 9)
+            delete_once_more_if_files_were_replaced(engine, topic.name, done % 2, 20 * done)
             topic.forget(done % 2, range(20 * done, 20 * done + 10))
             done += 1
             assert done < 25, "nothing lands while rows are deleted"
     topic.await_landed()
     assert sorted(engine.rows(topic.name)) == topic.expected()
     topic.check()
+
+
+def delete_once_more_if_files_were_replaced(engine: Engine, topic: str, partition: int, first: int) -> None:
+    """Ten rows. Landings never get in a DELETE's way; a rewrite of small files may, and the next is far off then."""
+    try:
+        engine.delete(topic, partition, first, first + 9)
+    except EngineError as error:
+        if not re.search("(?i)missing (required files|data files)", str(error)):
+            raise
+        engine.delete(topic, partition, first, first + 9)
 
 
 @able(UPDATE)
