@@ -142,7 +142,7 @@ def tail(job: Job) -> Job:
         while not stopping.is_set():
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
-                times.append((clock() - int(message.value())) / 1e9)
+                times.append((clock() - int(message.value() or 0)) / 1e9)
 
     listener = threading.Thread(target=listen)
     listener.start()

@@ -33,16 +33,15 @@ from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.batch import HEADER
-from lakestream.model.catalog_names import Warehouse
+from lakestream.model.catalog_names import Warehouse, warehouse_uri
 from lakestream.model.commands import LEVEL, CreateTopic, Register
 from lakestream.model.records import Record, encode_batch
 from lakestream.pipeline.driver import Driver, sources_of
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.land import Lander
 from lakestream.pipeline.planner import RoundLimits, choose, divide
-from lakestream.pipeline.service import warehouse_uri
 from lakestream.pipeline.spark import Spark
-from lakestream.pipeline.tasks import describe, pack_task
+from lakestream.pipeline.tasks import Places, describe, pack_task
 from lakestream.pipeline.worker import land_task
 from lakestream.stream.appender import Answer, Appender, Submission
 from lakestream.stream.cache import Cache
@@ -122,8 +121,9 @@ class World:
         works = choose(state, [state.topics.by_name[topic].id], RoundLimits(round_bytes=1 << 40))
         sources = sources_of(state.cluster, state.streams.objects, works)
         folders = {work.topic_id: f"{self.root}/plain/{topic}-{time.monotonic_ns()}" for work in works}
+        places = Places(self.root, sources, folders, {})
         shares = divide(works, 2, LIMITS)
-        return [pack_task(describe(n, share, self.root, sources, folders)) for n, share in enumerate(shares)]
+        return [pack_task(describe(number, share, places)) for number, share in enumerate(shares)]
 
 
 def made_batches(size: int) -> list[bytes]:

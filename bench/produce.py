@@ -69,10 +69,14 @@ def _ready(yard: Yard) -> list[Figure]:
             synced.append(_run_ready(yard, yard.kafka, synced=True))
     name, note = "produce 100 B, ready requests", foreign(ours + lazy + synced)
     rate, cost = [_rate(one) for one in ours], [_cost(one) for one in ours]
-    beside = {"base_name": "Kafka without sync", "note": note}
+    beside = "Kafka without sync"
     return [
-        Figure(name=f"{name}, CPU/GB", unit="s", ours=cost, base=[_cost(one) for one in lazy], **beside),
-        Figure(name=f"{name}, rate", unit="MB/s", ours=rate, base=[_rate(one) for one in lazy], **beside),
+        Figure(
+            name=f"{name}, CPU/GB", unit="s", ours=cost, base_name=beside, base=[_cost(one) for one in lazy], note=note
+        ),
+        Figure(
+            name=f"{name}, rate", unit="MB/s", ours=rate, base_name=beside, base=[_rate(one) for one in lazy], note=note
+        ),
         Figure(
             name=f"{name}, rate", unit="MB/s", ours=rate, base_name="Kafka with sync",
             base=[_rate(one) for one in synced], note=note,

@@ -26,7 +26,11 @@ COLUMNS = "partition", "offset", "timestamp", "key", "value"
 
 def main() -> None:
     folder, bootstrap, jars = sys.argv[1:4]
-    settings = {**CONF, "spark.jars": jars, "spark.sql.catalog.lake.warehouse": f"file://{folder}/warehouse"}
+    settings: dict[str, bool | float | int | str | None] = {
+        **CONF,
+        "spark.jars": jars,
+        "spark.sql.catalog.lake.warehouse": f"file://{folder}/warehouse",
+    }
     spark = SparkSession.builder.master("local[2]").appName("yard").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     print(json.dumps({"ready": True}), flush=True)

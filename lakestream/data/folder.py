@@ -1,9 +1,9 @@
 """A WAL in a folder: every object a file, synced with its directory before it counts.
 
-An object is written to a file without a name and then linked to its key. So it appears whole or not at all, whatever
-dies in between, and two writers of one key cannot both win. Where the file system knows no nameless files (NFS) a
-hidden temporary name takes their place. File work runs in threads of the folder's own, but for small objects on a disk
-that is known to be fast.
+An object is written to a file without a name and then linked to its key. So it appears whole or not at all, whichever
+process dies in between, and two writers of one key cannot both win. Where the file system knows no nameless files (NFS)
+a hidden temporary name takes their place. File work runs in threads of the folder's own, but for small objects on a
+disk that is known to be fast.
 """
 
 import asyncio

@@ -12,6 +12,8 @@ from lakestream.errors import Unknown
 from lakestream.interfaces import Buffer
 
 MAX_PARTS_A_WRITE = 1024
+LARGE_BYTES = 8 * 1024 * 1024
+PIECE_BYTES = 2 * 1024 * 1024
 MAX_OPEN_DIRECTORIES = 512
 """Tables have three each, and every round comes back to them; at most a quarter of what the process may open."""
 COMPARE_BYTES = 1024 * 1024
@@ -43,9 +45,24 @@ def is_linked(file: Descriptor) -> bool:
 
 
 def write_all(file: int, parts: Sequence[Buffer]) -> None:
-    """Write the parts one after the other without joining them."""
-    for first in range(0, len(parts), MAX_PARTS_A_WRITE):
-        pending = [memoryview(part) for part in parts[first : first + MAX_PARTS_A_WRITE]]
+    """Write the parts one after the other without joining them.
+
+    What is large is synced piece by piece: a small file that is synced beside it waits for a piece, not for the whole.
+    """
+    if sum(map(len, parts)) <= LARGE_BYTES:
+        _write(file, [memoryview(part) for part in parts])
+        return
+    for part in parts:
+        view = memoryview(part)
+        for first in range(0, len(view), PIECE_BYTES):
+            _write(file, [view[first : first + PIECE_BYTES]])
+            if len(view) > PIECE_BYTES:
+                os.fdatasync(file)
+
+
+def _write(file: int, views: Sequence[memoryview]) -> None:
+    for first in range(0, len(views), MAX_PARTS_A_WRITE):
+        pending = list(views[first : first + MAX_PARTS_A_WRITE])
         while pending:
             written = os.writev(file, pending)
             done = 0
@@ -118,12 +135,12 @@ def holds_same_bytes(file: Descriptor, parts: Sequence[Buffer]) -> bool:
 def link_synced(file: int, path: str, directory: int, name: str, *, nameless: bool) -> bool:
     """Give a written file its name, or say that the name is taken; the directory's sync is left to the caller.
 
-    The bytes go first, so that a name never stands for less than the whole. The second sync is for ext4 without a
-    journal: a directory's sync leaves the file's count of links as it was, and a file without links counts as deleted
-    when the disk is checked after a power cut. With a journal it takes the place of the directory's sync, which then
-    finds nothing left to do. Raises Unknown if the file has its name, but may lose it.
+    Until that is done too, a power cut may leave the name without all of the bytes. Nothing refers to such a file, as
+    whoever makes it known waits for the sync: it is swept like any other that was never committed. The file's own sync
+    comes after its link because of ext4 without a journal. There a directory's sync leaves the file's count of links as
+    it was, and a file without links counts as deleted when the disk is checked. With a journal it takes the place of
+    the directory's sync, which then finds nothing left to do. Raises Unknown if the file has its name, but may lose it.
     """
-    os.fdatasync(file)
     try:
         os.link(path, name, dst_dir_fd=directory, follow_symlinks=nameless)
     except FileExistsError:

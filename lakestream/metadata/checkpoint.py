@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 IDENTITY_BYTES = 16
 READ_BYTES = 1 << 40
+CHILD_NICE = 10
+"""Who writes a checkpoint steps back before those who serve."""
 
 Dump = Callable[[State], Awaitable[bytes]]
 
@@ -84,6 +86,7 @@ async def dump_in_a_fork(state: State) -> bytes:
     if child == 0:
         status = 1
         try:
+            os.nice(CHILD_NICE)
             os.close(read_end)
             left = memoryview(dump(state))
             while left:
