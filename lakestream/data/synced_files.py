@@ -12,8 +12,6 @@ from lakestream.errors import Unknown
 from lakestream.interfaces import Buffer
 
 MAX_PARTS_A_WRITE = 1024
-LARGE_BYTES = 8 * 1024 * 1024
-PIECE_BYTES = 2 * 1024 * 1024
 MAX_OPEN_DIRECTORIES = 512
 """Tables have three each, and every round comes back to them; at most a quarter of what the process may open."""
 COMPARE_BYTES = 1024 * 1024
@@ -45,24 +43,9 @@ def is_linked(file: Descriptor) -> bool:
 
 
 def write_all(file: int, parts: Sequence[Buffer]) -> None:
-    """Write the parts one after the other without joining them.
-
-    What is large is synced piece by piece: a small file that is synced beside it waits for a piece, not for the whole.
-    """
-    if sum(map(len, parts)) <= LARGE_BYTES:
-        _write(file, [memoryview(part) for part in parts])
-        return
-    for part in parts:
-        view = memoryview(part)
-        for first in range(0, len(view), PIECE_BYTES):
-            _write(file, [view[first : first + PIECE_BYTES]])
-            if len(view) > PIECE_BYTES:
-                os.fdatasync(file)
-
-
-def _write(file: int, views: Sequence[memoryview]) -> None:
-    for first in range(0, len(views), MAX_PARTS_A_WRITE):
-        pending = list(views[first : first + MAX_PARTS_A_WRITE])
+    """Write the parts one after the other without joining them."""
+    for first in range(0, len(parts), MAX_PARTS_A_WRITE):
+        pending = [memoryview(part) for part in parts[first : first + MAX_PARTS_A_WRITE]]
         while pending:
             written = os.writev(file, pending)
             done = 0

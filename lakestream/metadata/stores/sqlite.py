@@ -15,8 +15,8 @@ from lakestream.metadata.stores.wakeups import Wakeups
 from lakestream.sync_pace import SyncPace
 
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
-DROP_AT_ONCE = 200
-"""Commands that truncation drops in one transaction; appends go in between, and should hardly notice."""
+DROP_AT_ONCE = 2000
+"""Commands that truncation drops in one transaction; appends go in between."""
 MAX_INLINE_BYTES = 16 * 1024
 POLL_S = 0.005
 
