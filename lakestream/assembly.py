@@ -1,7 +1,6 @@
 """Settings to running parts: the only file that names concrete backends, and where everything is put together."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from lakestream import memory
 from lakestream.broker import Broker, Parts
 from lakestream.clock import SystemClock, system_random
+from lakestream.garbage import keep_collections_short, sweep_now_and_then
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.checkpoint import dump_in_a_fork
 from lakestream.metadata.describe import describe_brokers, describe_command, describe_state
@@ -316,7 +316,11 @@ async def _run(settings: Settings, broker_id: int, ready_fd: int | None, log_soc
             waiting=core.waiting,
             kafka=kafka.server,
             http=http,
-            background=[kafka.groups.run, upkeep.run],
+            background=[
+                kafka.groups.run,
+                upkeep.run,
+                lambda: sweep_now_and_then(lambda: core.appender.stats.ticks, core.clock),
+            ],
             before_drain=kafka.groups.stop,
             dump=dump_in_a_fork,
         ),
@@ -334,9 +338,7 @@ async def _run(settings: Settings, broker_id: int, ready_fd: int | None, log_soc
         log.info("serving kafka=%s:%d http=%s", me.host, me.port, me.http)
         if core.lake is None and any(stream.landed for stream in core.replica.state.streams.by_id.values()):
             log.warning("some records are in tables only and cannot be read: start with --tables")
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)  # Requests make objects, but hardly any cycles.
+        keep_collections_short()
         if ready_fd is not None:
             announce(ready_fd, Announcement(broker_id, f"{me.host}:{me.port}", me.http, os.getpid()))
 

@@ -12,8 +12,9 @@ from lakestream.lake.verify_report import Finding, Kind
 from lakestream.model.catalog_names import STREAMS, root_of, warehouse_uri
 from lakestream.model.state import State
 from lakestream.model.wal_object import merged_prefix, wal_prefix
-from lakestream.stream.collector import judge
+from lakestream.stream.collector import judge, read_names
 from lakestream.stream.reader import key_of
+from lakestream.stream.turns import at_once
 
 DAY_MS = 86_400_000
 
@@ -60,7 +61,8 @@ def check_wal(before: State, listed: Listed, after: State, root: str, patience: 
     is alive in both was there all the time.
     """
     keys = {uri[len(root) + 1 :]: (uri, changed_ms) for uri, _, changed_ms in listed}
-    verdict = judge(list(keys), after, [], patience.wal_ms)
+    listing = at_once(read_names(list(keys), after.cluster))
+    verdict = at_once(judge(listing, after, [], patience.wal_ms))
     leaked = [*verdict.strays, *(key for _, key in verdict.dead if key in keys)]
     text = "an object that no state refers to and the collector left"
     findings = [

@@ -9,6 +9,7 @@ Writers join a header and the batches once and put a tail behind them:
     await wal.put(wal_key(...), [body, tick_tail(body, rows)])
 """
 
+import functools
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -271,6 +272,10 @@ def verify(whole: Buffer) -> list[Slice]:
     return parse_index(footer, index)
 
 
+NUMBER_DIGITS = 20
+NameOf = Callable[[str, int, int, int], str]
+
+
 class ObjectName(NamedTuple):
     """What a key says: who wrote the object, in which epoch, and its number there (tick, or log sequence)."""
 
@@ -323,9 +328,19 @@ def parse_checkpoint_key(key: str) -> ObjectName | None:
     return None
 
 
-def _parse(key: str, name_of: Callable[[str, int, int, int], str]) -> ObjectName | None:
-    match key.split("/"):
-        case [cluster, _, member, epoch, number] if (member + epoch + number).isdecimal():
-            name = ObjectName(cluster, int(member), int(epoch), int(number))
-            return name if key == name_of(*name) else None
+def _parse(key: str, name_of: NameOf) -> ObjectName | None:
+    directory, _, number = key.rpartition("/")
+    writer = _writer(directory, name_of)
+    if writer is None or len(number) != NUMBER_DIGITS or not (number.isascii() and number.isdecimal()):
+        return None
+    return ObjectName(*writer, int(number))
+
+
+@functools.lru_cache(maxsize=256)
+def _writer(directory: str, name_of: NameOf) -> tuple[str, int, int] | None:
+    """Cluster, member and epoch; listings have thousands of objects of the same few."""
+    match directory.split("/"):
+        case [cluster, _, member, epoch] if (member + epoch).isdecimal():
+            writer = cluster, int(member), int(epoch)
+            return writer if name_of(*writer, 0).rpartition("/")[0] == directory else None
     return None

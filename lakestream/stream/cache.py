@@ -1,10 +1,13 @@
 """Pieces of WAL objects in memory, bounded in bytes, the least recently used go first."""
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Iterable
 
 Key = tuple[int, int]
 """The number of an object in the state, and where in the object the piece starts."""
+
+PIECE_BYTES = 600
+"""What a piece takes besides its bytes: for ticks of single records that is more than they have."""
 
 
 class Piece:
@@ -36,22 +39,24 @@ class Cache:
         self.hits = 0
         self.misses = 0
         self._pieces: OrderedDict[Key, Piece] = OrderedDict()
+        self._inner: dict[int, set[int]] = {}
+        """Where pieces start that are not the first of their object, to find them when it goes."""
 
     def add(self, number: int, body: bytearray) -> None:
         """Keep one of our own ticks, whose batches are all stamped."""
         self.put((number, 0), Piece(0, body, None))
 
     def put(self, key: Key, piece: Piece) -> None:
-        previous = self._pieces.pop(key, None)
-        if previous is not None:
-            self.size_bytes -= len(previous)
-        if len(piece) > self.limit_bytes:
+        self._drop(key)
+        if len(piece) + PIECE_BYTES > self.limit_bytes:
             return
         self._pieces[key] = piece
         self.size_bytes += len(piece)
-        while self.size_bytes > self.limit_bytes:
-            _, oldest = self._pieces.popitem(last=False)
-            self.size_bytes -= len(oldest)
+        number, start = key
+        if start:
+            self._inner.setdefault(number, set()).add(start)
+        while self.size_bytes + len(self._pieces) * PIECE_BYTES > self.limit_bytes:
+            self._drop(next(iter(self._pieces)))
 
     def get(self, key: Key) -> Piece | None:
         piece = self._pieces.get(key)
@@ -59,7 +64,20 @@ class Cache:
             self._pieces.move_to_end(key)
         return piece
 
-    def forget(self, numbers: Collection[int]) -> None:
+    def forget(self, numbers: Iterable[int]) -> None:
         """These objects are gone: their pieces are only in the way."""
-        for key in [key for key in self._pieces if key[0] in numbers]:
-            self.size_bytes -= len(self._pieces.pop(key))
+        for number in numbers:
+            for start in (0, *self._inner.get(number, ())):
+                self._drop((number, start))
+
+    def _drop(self, key: Key) -> None:
+        piece = self._pieces.pop(key, None)
+        if piece is None:
+            return
+        self.size_bytes -= len(piece)
+        number, start = key
+        if start:
+            others = self._inner[number]
+            others.discard(start)
+            if not others:
+                del self._inner[number]

@@ -8,13 +8,13 @@ garbage whatever is folded later, so it does no harm if two brokers collect at o
     outdated    a checkpoint older than both that are noted
 """
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from lakestream.errors import Halted
-from lakestream.interfaces import CheckpointNote, CommandLog, StoredObject, Wal
+from lakestream.interfaces import CheckpointNote, CommandLog, Wal
 from lakestream.metadata.older_log import Traces, contradiction
 from lakestream.metadata.replica import Replica
 from lakestream.model.commands import Collected
@@ -32,15 +32,28 @@ from lakestream.model.wal_object import (
 )
 from lakestream.stream.cache import Cache
 from lakestream.stream.reader import key_of
+from lakestream.stream.turns import Steps, chunks, in_turns
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-DELETED_AT_ONCE = 1000
-"""Objects of one delete, and names of one `Collected`."""
+AT_ONCE = 1000
+"""Objects that are looked at before others have their turn; those of one delete, and names of one `Collected`."""
 
 _KINDS = ((TICK, wal_prefix, parse_wal_key), (MERGED, merged_prefix, parse_merged_key))
+
+
+Listed = tuple[int, ObjectName, str]
+"""Kind, name and key of an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is in the store under names of ours."""
+
+    objects: list[Listed]
+    checkpoints: list[str]
+    epochs: dict[int, str]
+    """In which objects were written, with the key of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,7 @@ class Collector:
         self._wal = wal
         self._cache = cache
         self._grace_ms = grace_ms
+        self._let_go_ms = 0
         self.collected = 0
         self.emptied: Callable[[], Awaitable[object]] | None = None
         """Called when the last cached bytes went: then nobody produces or reads the tail."""
@@ -69,18 +83,19 @@ class Collector:
         state = self._replica.state
         if not is_first_broker(state, self._replica.member_id):
             return 0
-        listing: list[StoredObject] = []
+        keys: list[str] = []
         for prefix_of in (wal_prefix, merged_prefix, checkpoint_prefix):
-            listing += await self._wal.list(prefix_of(state.cluster))
+            keys += [one.key for one in await self._wal.list(prefix_of(state.cluster))]
+        listing = await in_turns(read_names(keys, state.cluster))
         notes = await self._log.checkpoints()
         await self._replica.catch_up()
-        if proof := restored(listing, self._replica.state):
-            self._replica.halt(Halted(proof))
+        if proof := contradiction(Traces(epochs=listing.epochs), self._replica.state):
+            self._replica.halt(Halted(proof))  # nothing may be judged by this state (L5)
             return 0
-        verdict = judge([one.key for one in listing], self._replica.state, notes, self._grace_ms)
-        for strays in _chunks(verdict.strays):
+        verdict = await in_turns(judge(listing, self._replica.state, notes, self._grace_ms))
+        for strays in chunks(verdict.strays, AT_ONCE):
             await self._wal.delete(strays)
-        for dead in _chunks(verdict.dead):
+        for dead in chunks(verdict.dead, AT_ONCE):
             await self._bury(dead)
         deleted = len(verdict.strays) + len(verdict.dead)
         self.collected += deleted
@@ -92,7 +107,10 @@ class Collector:
         """Drop what is cached of dead objects, which nobody can ask for any more; how many bytes."""
         before = self._cache.size_bytes
         if before:
-            self._cache.forget(self._replica.state.streams.dead)
+            dead, since_ms = self._replica.state.streams.dead, self._let_go_ms
+            self._let_go_ms = self._replica.state.members.time_ms
+            recent = itertools.takewhile(lambda one: one.dead_ms >= since_ms, reversed(dead.values()))
+            self._cache.forget([one.number for one in recent])
             if not self._cache.size_bytes and self.emptied is not None:
                 await self.emptied()
         return before - self._cache.size_bytes
@@ -106,10 +124,19 @@ class Collector:
         self._cache.forget({number for number, _ in dead})
 
 
-def restored(listing: Sequence[StoredObject], state: State) -> str:
-    """Why nothing may be judged by this state: objects of an epoch that it has never given (L5)."""
-    parsed = ((parse(one.key), one.key) for one in listing for _, _, parse in _KINDS)
-    return contradiction(Traces(epochs={name.epoch: key for name, key in parsed if name is not None}), state)
+def read_names(keys: Sequence[str], cluster: str) -> Steps[Listing]:
+    """What the keys of a listing say; names that are not ours are left alone."""
+    listing = Listing([], [], {})
+    for some in chunks(keys, AT_ONCE):
+        for key in some:
+            for kind, prefix_of, parse in _KINDS:
+                if key.startswith(prefix_of(cluster)) and (name := parse(key)) is not None:
+                    listing.objects.append((kind, name, key))
+                    listing.epochs[name.epoch] = key
+            if key.startswith(checkpoint_prefix(cluster)):
+                listing.checkpoints.append(key)
+        yield
+    return listing
 
 
 def is_first_broker(state: State, member_id: int) -> bool:
@@ -118,27 +145,27 @@ def is_first_broker(state: State, member_id: int) -> bool:
     return bool(brokers) and brokers[0].id == member_id
 
 
-def judge(keys: Sequence[str], state: State, notes: Sequence[CheckpointNote], grace_ms: int) -> Verdict:
-    """What of a listing, made before the state was folded, is garbage. Names that are not ours are left alone."""
-    now_ms = state.members.time_ms
-    dead = [
-        (one.number, key_of(state.cluster, one))
-        for one in state.streams.dead.values()
-        if one.dead_ms + grace_ms <= now_ms
-    ]
-    known = {
-        (one.kind, one.member, one.epoch, one.tick)
-        for objects in (state.streams.objects, state.streams.dead)
-        for one in objects.values()
-    }
-    strays = []
-    for key in keys:
-        for kind, prefix_of, parse in _KINDS:
-            if key.startswith(prefix_of(state.cluster)):
-                name = parse(key)
-                if name and (kind, *name[1:]) not in known and is_settled(state, kind, name):
-                    strays.append(key)
-    return Verdict(dead, strays + outdated_checkpoints(keys, state.cluster, notes))
+def judge(listing: Listing, state: State, notes: Sequence[CheckpointNote], grace_ms: int) -> Steps[Verdict]:
+    """What of a listing, made before the state was folded, is garbage.
+
+    Others have their turn meanwhile, and the state moves on. So who is settled is asked first: whatever was committed
+    of it is known by then, and still is when the known names are gathered, unless somebody collected it.
+    """
+    dead: list[tuple[int, str]] = []
+    for some in chunks(list(state.streams.dead.values()), AT_ONCE):
+        now_ms = state.members.time_ms
+        dead += [(one.number, key_of(state.cluster, one)) for one in some if one.dead_ms + grace_ms <= now_ms]
+        yield
+    settled: list[Listed] = []
+    for names in chunks(listing.objects, AT_ONCE):
+        settled += [(kind, name, key) for kind, name, key in names if is_settled(state, kind, name)]
+        yield
+    known: set[tuple[int, int, int, int]] = set()
+    for some in chunks([*state.streams.objects.values(), *state.streams.dead.values()], AT_ONCE):
+        known.update((one.kind, one.member, one.epoch, one.tick) for one in some)
+        yield
+    strays = [key for kind, name, key in settled if (kind, *name[1:]) not in known]
+    return Verdict(dead, strays + outdated_checkpoints(listing.checkpoints, notes))
 
 
 def is_settled(state: State, kind: int, name: ObjectName) -> bool:
@@ -151,7 +178,7 @@ def is_settled(state: State, kind: int, name: ObjectName) -> bool:
     return name.number <= (member.tick if kind == TICK else member.move)
 
 
-def outdated_checkpoints(keys: Sequence[str], cluster: str, notes: Sequence[CheckpointNote]) -> list[str]:
+def outdated_checkpoints(keys: Sequence[str], notes: Sequence[CheckpointNote]) -> list[str]:
     """Those older than every noted one: notes only ever get newer, so none of them will be noted again."""
     if not notes:
         return []
@@ -159,11 +186,7 @@ def outdated_checkpoints(keys: Sequence[str], cluster: str, notes: Sequence[Chec
     oldest = min(note.sequence for note in notes)
     outdated = []
     for key in keys:
-        name = parse_checkpoint_key(key) if key.startswith(checkpoint_prefix(cluster)) else None
+        name = parse_checkpoint_key(key)
         if name is not None and name.number < oldest and key not in noted:
             outdated.append(key)
     return outdated
-
-
-def _chunks(items: Sequence[T]) -> list[Sequence[T]]:
-    return [items[start : start + DELETED_AT_ONCE] for start in range(0, len(items), DELETED_AT_ONCE)]

@@ -32,8 +32,9 @@ class MoveLimits:
 
     merge_bytes: int = 16 * 1024 * 1024
     """What one merge holds in memory, and the largest merged object."""
-    merge_entries: int = 4096
-    """What one merge replaces; folding its command takes a few milliseconds."""
+    merge_entries: int = 1024
+    """What one merge replaces; choosing them, and folding its command, takes some milliseconds in which nobody else
+    has a turn."""
     quiet_ms: int = 10_000
     """Entries of the newest seconds are left alone: consumers read them from memory."""
     many_entries: int = 512
@@ -44,6 +45,8 @@ class MoveLimits:
     dead_age_ms: int = 300_000
     dead_bytes: int = 64 * 1024
     """An object has to pin so many dead bytes before its live ones are moved."""
+    dead_rest_ms: int = 5_000
+    """How long nobody looks again at all objects, after none was mostly dead."""
     reads_at_once: int = 4
     write_timeout_s: float = 60.0
 

@@ -37,7 +37,7 @@ from lakestream.stream.rules import TopicRules
 log = logging.getLogger(__name__)
 
 STREAMS_AT_ONCE = 16
-OBJECTS_AT_ONCE = 10_000
+OBJECTS_AT_ONCE = 2000
 REMEMBERED_MAX = 100_000
 
 
@@ -54,6 +54,7 @@ class Mover:
         self._last = 0
         self._settled = 0
         self._dead_first = False
+        self._dead_again_ms = 0
         self._bad: set[int] = set()
         self._full: dict[tuple[int, int], int] = {}
         self._brokers: list[int] = []
@@ -145,6 +146,8 @@ class Mover:
     async def _plan_dead(self, merge: Merge) -> None:
         """Windows of entries that lie in old objects most of whose bytes are dead."""
         state = self._replica.state
+        if state.members.time_ms < self._dead_again_ms:
+            return
         objects = list(state.streams.objects.values())
         victims: set[int] = set()
         for start in range(0, len(objects), OBJECTS_AT_ONCE):
@@ -154,6 +157,7 @@ class Mover:
             await asyncio.sleep(0)
         victims -= self._bad
         if not victims:
+            self._dead_again_ms = state.members.time_ms + self._limits.dead_rest_ms
             return
         for topic in self._own_topics():
             bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, self._limits.merge_entries)

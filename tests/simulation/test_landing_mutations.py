@@ -62,7 +62,7 @@ def test_a_state_machine_that_ignores_the_premise_is_noticed_T7(monkeypatch: pyt
 def test_a_rewrite_over_what_others_deleted_is_noticed_T8(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iceberg, "check_base", lambda *_: None)
     said = first_violation(OTHERS, first=11)
-    assert "lands 0 rows" in said or "other rows than its author says" in said
+    assert "lands 0 rows" in said or "other rows than its author says" in said or " went, but " in said
 
 
 class TakesSilenceForANo(Lander):

@@ -1,5 +1,6 @@
 """The collector: what is dead, orphaned or outdated goes, and nothing else ever does."""
 
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from lakestream.interfaces import CheckpointNote
 from lakestream.metadata.checkpoint import dump_here, save
 from lakestream.model.wal_object import checkpoint_key, checkpoint_prefix, merged_key, wal_key, wal_prefix
-from lakestream.stream.collector import judge
+from lakestream.stream import collector
+from lakestream.stream.collector import judge, read_names
+from lakestream.stream.turns import at_once
 from tests.upkeep_world import CLUSTER, GRACE_MS, Broker, World
 
 
@@ -150,7 +153,8 @@ async def test_names_that_are_not_ours_are_never_touched(broker: Broker) -> None
     assert await broker.collector.collect() == 0
     assert sorted(strangers) == await keys(broker)
     state = broker.replica.state
-    assert judge(strangers, state, [CheckpointNote(1 << 40, "elsewhere")], 0).strays == []
+    listing = at_once(read_names(strangers, CLUSTER))
+    assert at_once(judge(listing, state, [CheckpointNote(1 << 40, "elsewhere")], 0)).strays == []
 
 
 async def test_the_two_noted_checkpoints_stay_and_older_ones_go(broker: Broker) -> None:
@@ -164,6 +168,29 @@ async def test_the_two_noted_checkpoints_stay_and_older_ones_go(broker: Broker) 
     noted = [note.key for note in await broker.log.checkpoints()]
     listed = [one.key for one in await broker.world.wal.list(checkpoint_prefix(CLUSTER))]
     assert listed == sorted([*noted, newer])
+
+
+async def test_l22_what_is_committed_and_settled_while_the_judge_looks_is_no_stray(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any turn that others have meanwhile."""
+    monkeypatch.setattr(collector, "AT_ONCE", 1)
+    topic = await broker.create("t")
+    await broker.fill(topic.streams[0], 4)
+    state = broker.replica.state
+    member, objects = state.members.by_id[1], state.streams.objects
+    listing = at_once(read_names(await keys(broker), CLUSTER))
+    last, tick = max(objects), member.tick
+    assert objects[last].tick == tick
+    for turns in itertools.count():
+        late, member.tick = objects.pop(last), tick - 1
+        judging = judge(listing, state, [], GRACE_MS)
+        ended = sum(1 for _ in itertools.islice(judging, turns)) < turns
+        objects[last], member.tick = late, tick
+        if ended:
+            break
+        assert at_once(judging).strays == [], turns
+    assert turns > 6
 
 
 async def test_one_broker_collects_and_two_do_no_harm() -> None:
@@ -181,7 +208,8 @@ async def test_one_broker_collects_and_two_do_no_harm() -> None:
     assert await second.collector.collect() == 0, "the live broker with the lowest id collects"
     second.replica.state.members.by_id[1].alive = False
     listed = await world.wal.list(wal_prefix(CLUSTER))
-    verdict = judge([one.key for one in listed], second.replica.state, [], GRACE_MS)
+    listing = at_once(read_names([one.key for one in listed], CLUSTER))
+    verdict = at_once(judge(listing, second.replica.state, [], GRACE_MS))
     second.replica.state.members.by_id[1].alive = True
     assert (len(verdict.dead), verdict.strays) == (3, [])
     assert await first.collector.collect() == 3

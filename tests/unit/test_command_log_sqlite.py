@@ -107,10 +107,19 @@ async def test_reading_works_without_the_window_of_recent_commands(tmp_path: Pat
 
 
 async def test_large_truncations_go_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.metadata.stores.sqlite.DROP_AT_ONCE", 7)
+    kept: list[int] = []
+    drop = SqliteFile.drop
+
+    def watched(file: SqliteFile, through: int, max_pages: int) -> int:
+        kept.append(drop(file, through, max_pages))
+        return kept[-1]
+
+    monkeypatch.setattr(SqliteFile, "drop", watched)
+    monkeypatch.setattr("lakestream.metadata.stores.sqlite.DROPPED_PAGES", 4)
     log = await SqliteLog.open(tmp_path / "log.db")
-    await log.append([b"x"] * 100, 0)
+    await log.append([bytes(4000)] * 20 + [b"x"] * 30 + [bytes(40_000)] + [b"x"] * 49, 0)
     await log.truncate(50)
+    assert kept == [6, 11, 16, 21, 51]  # by what they hold, not by how many they are
     assert (await log.read(51, 1))[0][0] == 51
     with pytest.raises(Missing, match="begins at 51"):
         await log.read(50, 1)

@@ -15,8 +15,9 @@ from lakestream.metadata.stores.wakeups import Wakeups
 from lakestream.sync_pace import SyncPace
 
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
-DROP_AT_ONCE = 2000
-"""Commands that truncation drops in one transaction; appends go in between."""
+DROPPED_PAGES = 32
+"""Truncation drops so much in one transaction, about a millisecond's work; appends go in between."""
+DROP_PAUSE_S = 0.005
 MAX_INLINE_BYTES = 16 * 1024
 POLL_S = 0.005
 
@@ -112,10 +113,11 @@ class SqliteLog:
     async def truncate(self, through: int) -> None:
         floor = 0
         while floor <= through:
-            before, floor = floor, await self._do(lambda file: file.drop(through, DROP_AT_ONCE))
+            before, floor = floor, await self._do(lambda file: file.drop(through, DROPPED_PAGES))
             self._recent.drop_below(floor)
             if floor == before:
                 break
+            await asyncio.sleep(DROP_PAUSE_S)
 
     async def close(self) -> None:
         """What was submitted is still done and answered."""

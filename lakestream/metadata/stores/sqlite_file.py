@@ -17,6 +17,8 @@ SCHEMA_VERSION = 1
 APPLICATION_ID = 0x4C4B434C  # "LKCL"
 BUSY_TIMEOUT_S = 1.0
 PAGE_SIZE = 4096
+ROW_BYTES = 16
+"""About what a row needs besides its command."""
 WAL_PAGES_BEFORE_CHECKPOINT = 2000
 
 _SCHEMA = f"""
@@ -72,15 +74,22 @@ class SqliteFile:
             raise Missing(f"command {start} is gone: the log begins at {page[0][0]}")
         return page
 
-    def drop(self, through: int, max_commands: int) -> int:
-        """Drop some of the oldest commands up to `through`, never the last; the sequence of the first one kept."""
+    def drop(self, through: int, max_pages: int) -> int:
+        """Drop some of the oldest commands up to `through`, never the last; the sequence of the first one kept.
+
+        As many as lie on so many pages, at least one: each page of a large command is read and written to free it.
+        """
         with self._transaction() as connection:
-            (lowest,) = connection.execute("SELECT min(sequence) FROM commands").fetchone()
-            floor = self.last + 1 if lowest is None else int(lowest)
-            kept = max(floor, min(through + 1, self.last, floor + max_commands))
+            kept, pages = self.last + 1, 0.0
+            oldest = connection.execute("SELECT sequence, length(body) FROM commands ORDER BY sequence")
+            for kept, size in oldest:
+                if kept > through or kept >= self.last or pages >= max_pages:
+                    break
+                pages += (size + ROW_BYTES) / PAGE_SIZE
+            oldest.close()
             connection.execute("DELETE FROM commands WHERE sequence < ?", (kept,))
-        self._wal_pages += kept - floor
-        return kept
+        self._wal_pages += 3 + int(pages)
+        return int(kept)
 
     def save_checkpoint(self, note: CheckpointNote) -> None:
         with self._transaction() as connection:
