@@ -304,7 +304,7 @@ async def _run(settings: Settings, broker_id: int, ready_fd: int | None, log_soc
     kafka = build_kafka(core)
     metrics = Metrics()
     http = build_http(core, kafka, metrics, lambda: broker.ready())
-    mover = Mover(core.replica, core.wal, core.rules.of, MoveLimits())
+    mover = Mover(core.replica, core.wal, core.cache, core.rules.of, MoveLimits())
     upkeep = build_upkeep(core, mover, metrics)
     broker = Broker(
         Parts(

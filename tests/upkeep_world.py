@@ -69,7 +69,7 @@ class Broker:
         # Where time stands still nothing may be waited for.
         self.appender = Appender(self.replica, world.wal, self.cache, world.clock, AppendLimits(gather_s=0.0))
         self.rules = Rules(self.replica, {})
-        self.mover = Mover(self.replica, world.wal, self.rules.of, limits)
+        self.mover = Mover(self.replica, world.wal, self.cache, self.rules.of, limits)
         self.collector = Collector(self.replica, self.log, world.wal, self.cache, GRACE_MS)
         self.retention = Retention(self.replica, self.rules.of, world.clock, expiry)
 

@@ -64,6 +64,10 @@ class Cache:
             self._pieces.move_to_end(key)
         return piece
 
+    def peek(self, key: Key) -> Piece | None:
+        """The same for housekeeping: that it was looked at does not keep it."""
+        return self._pieces.get(key)
+
     def forget(self, numbers: Iterable[int]) -> None:
         """These objects are gone: their pieces are only in the way."""
         for number in numbers:

@@ -20,6 +20,7 @@ from lakestream.model.reasons import No
 from lakestream.model.streams import MERGED, Stream, WalObject
 from lakestream.model.topics import Topic
 from lakestream.model.wal_object import HEADER_BYTES, Mark, MergedSlice, header, merged_key, merged_tail
+from lakestream.stream.cache import Cache
 from lakestream.stream.merged_body import BATCHES_AT_ONCE, BadSource, Copy, finish_batches, reads_of
 from lakestream.stream.merging import (
     Merge,
@@ -33,6 +34,7 @@ from lakestream.stream.merging import (
 )
 from lakestream.stream.reader import key_of
 from lakestream.stream.rules import TopicRules
+from lakestream.stream.turns import chunks
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +47,11 @@ class Mover:
     """Merges one object at a time."""
 
     def __init__(
-        self, replica: Replica, wal: Wal, rules_of: Callable[[Topic], TopicRules], limits: MoveLimits
+        self, replica: Replica, wal: Wal, cache: Cache, rules_of: Callable[[Topic], TopicRules], limits: MoveLimits
     ) -> None:
         self._replica = replica
         self._wal = wal
+        self._cache = cache
         self._rules_of = rules_of
         self._limits = limits
         self._last = 0
@@ -221,13 +224,25 @@ class Mover:
         log.debug("merge %d: %d entries of %d objects", number, merge.entries, len(merge.sources))
 
     async def _read_sources(self, merge: Merge, body: bytearray) -> None:
-        reads = reads_of(merge)
-        for start in range(0, len(reads), self._limits.reads_at_once):
-            some = reads[start : start + self._limits.reads_at_once]
+        """From memory what is there, the rest from the store."""
+        reads = []
+        for source, copies in reads_of(merge):
+            if not self._copy_cached(source, copies, body):
+                reads.append((source, copies))
+            await self._breathe()
+        for some in chunks(reads, self._limits.reads_at_once):
             done = await asyncio.gather(*(self._read(*read, body) for read in some), return_exceptions=True)
             for failed in done:
                 if failed is not None:
                     raise failed
+
+    def _copy_cached(self, source: WalObject, copies: list[Copy], body: bytearray) -> bool:
+        piece = self._cache.peek((source.number, 0))
+        if piece is None or any(copy.position + copy.length > len(piece) for copy in copies):
+            return False
+        for position, length, target in copies:
+            body[target : target + length] = piece.view[position : position + length]
+        return True
 
     async def _read(self, source: WalObject, copies: list[Copy], body: bytearray) -> None:
         key = key_of(self._replica.state.cluster, source)

@@ -116,7 +116,7 @@ class Node:
         about = Register(b"", "", "broker", "host", 9092 + broker_id, "", broker_id, LEVEL)
         self.membership = Membership(self.replica, clock, random, about, options.timing)
         rules = Rules(self.replica, {})
-        self.mover = classes.mover(self.replica, wal, rules.of, MOVE_LIMITS)
+        self.mover = classes.mover(self.replica, wal, self.cache, rules.of, MOVE_LIMITS)
         self.membership.settled = lambda: (self.appender.settled(), self.mover.settled())
         self.groups = GroupCoordinator(self.replica, SETTINGS, clock, random, lambda: self.membership.current)
         self.offsets = GroupOffsets(self.replica, self.groups)

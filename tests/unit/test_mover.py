@@ -240,6 +240,7 @@ async def test_a_lost_object_stops_only_its_own_merges(broker: Broker, caplog: p
     [one] = (await broker.create("t")).streams
     await broker.fill(one, 60)
     await broker.beat(5000)
+    broker.cache.forget(broker.replica.state.streams.objects)
     victim = (await broker.world.wal.list(wal_prefix(CLUSTER)))[30]
     await broker.world.wal.delete([victim.key])
     for _ in range(4):
@@ -248,10 +249,23 @@ async def test_a_lost_object_stops_only_its_own_merges(broker: Broker, caplog: p
     assert len(broker.stream(one).bases) == 3
 
 
+async def test_what_is_in_memory_is_not_read_again(broker: Broker) -> None:
+    [one] = (await broker.create("t")).streams
+    await broker.fill(one, 40)
+    await broker.beat(5000)
+    listed = await broker.world.wal.list(wal_prefix(CLUSTER))
+    await broker.world.wal.delete([one.key for one in listed])
+    assert await broker.mover.step() > 0
+    assert len(broker.stream(one).bases) == 1
+    broker.cache.forget(broker.replica.state.streams.objects)
+    await broker.check()
+
+
 async def test_a_spoilt_batch_is_never_copied(broker: Broker) -> None:
     [one] = (await broker.create("t")).streams
     await broker.fill(one, 40)
     await broker.beat(5000)
+    broker.cache.forget(broker.replica.state.streams.objects)
     victim = (await broker.world.wal.list(wal_prefix(CLUSTER)))[0]
     [whole] = await broker.world.wal.read(victim.key, [(0, victim.size)])
     whole[100] ^= 1
