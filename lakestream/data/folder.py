@@ -2,7 +2,8 @@
 
 An object is written to a file without a name and then linked to its key. So it appears whole or not at all, whichever
 process dies in between, and two writers of one key cannot both win. Where the file system knows no nameless files (NFS)
-a hidden temporary name takes their place. File work runs in threads of the folder's own, but for small objects on a
+a hidden temporary name takes their place. The next files of a writer that numbers its objects may have their names
+before (ready_files.py). File work runs in threads of the folder's own, but for small objects on a
 disk that is known to be fast.
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lakestream.data.nursery import NAMES, Nursery
+from lakestream.data.ready_files import Ready, ReadyFiles, is_hidden, open_shown, remove_if_left
 from lakestream.data.synced_files import (
     Descriptor,
     Directories,
@@ -26,7 +28,6 @@ from lakestream.data.synced_files import (
     is_linked,
     is_synced_copy,
     link_synced,
-    open_to_read,
     read_range,
     read_without_waiting,
     write_all,
@@ -72,6 +73,7 @@ class FolderWal:
         self._readers = ThreadPoolExecutor(readers, "wal-read")
         self._opened: OrderedDict[str, Descriptor] = OrderedDict()
         self._fresh = FreshPages(self._root, page_cache_bytes)
+        self._ready = ReadyFiles(self._directories, self._nursery, self._writers.submit) if self._nameless else None
 
     def __repr__(self) -> str:
         return f"FolderWal({str(self._root)!r}, {'nameless' if self._nameless else 'hidden'} temporary files)"
@@ -86,6 +88,8 @@ class FolderWal:
             await _in(self._writers, lambda: self._put(key, parts))
         if small:
             self._pace.end(began)
+            if self._ready is not None:
+                self._ready.expect_more(key)
 
     async def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         opened = self._opened.pop(key, None)
@@ -110,6 +114,8 @@ class FolderWal:
         await _in(self._writers, lambda: self._delete(keys))
 
     async def close(self) -> None:
+        if self._ready is not None:
+            self._ready.close()
         for pool in (self._writers, self._readers):
             await asyncio.to_thread(pool.shutdown)
         self._nursery.close()
@@ -117,6 +123,14 @@ class FolderWal:
         self._directories.clear()
 
     def _put(self, key: str, parts: Sequence[Buffer]) -> None:
+        ready = None if self._ready is None else self._ready.take(key)
+        if ready is None:
+            self._make(key, parts)
+        else:
+            _fill(key, ready, parts)
+        self._fresh.add(key, sum(map(len, parts)))
+
+    def _make(self, key: str, parts: Sequence[Buffer]) -> None:
         place, placed = self._place(key, parts)
         try:
             # The directory is synced for a file that was there already, too: its maker may not have come to that yet.
@@ -125,7 +139,6 @@ class FolderWal:
             os.fsync(place.number)
         except OSError as error:
             raise Unknown(f"{key} is written, but {error}") from error
-        self._fresh.add(key, sum(map(len, parts)))
 
     def _place(self, key: str, parts: Sequence[Buffer]) -> tuple[Descriptor, bool]:
         """Write and link the file, and say whether the name was free. If this fails, nothing is there."""
@@ -170,9 +183,10 @@ class FolderWal:
 
     def _is_same(self, key: str, parts: Sequence[Buffer]) -> bool:
         try:
-            return is_synced_copy(open_to_read(self._root / key), parts)
+            return is_synced_copy(open_shown(self._root / key), parts)
         except FileNotFoundError:
-            raise Retry(f"{key} was there and was deleted meanwhile") from None
+            remove_if_left(self._root / key)
+            raise Retry(f"{key} was there and was deleted meanwhile, or is not written yet") from None
 
     def _knows_nameless_files(self) -> bool:
         """Try it: the file system may not know them, and a process without /proc cannot link them."""
@@ -220,13 +234,24 @@ class FolderWal:
                 directory = directory.rpartition("/")[0]
 
 
+def _fill(key: str, ready: Ready, parts: Sequence[Buffer]) -> None:
+    try:
+        ready.write(parts)
+    except OSError as error:
+        raise Retry(f"{key} cannot be written: {error}") from error
+    try:
+        ready.sync()
+    except OSError as error:
+        raise Unknown(f"{key} is written, but {error}") from error
+
+
 async def _in(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(pool, work)
 
 
 def _open_and_read(path: Path, ranges: Sequence[tuple[int, int]]) -> tuple[Descriptor, list[bytearray]]:
     try:
-        file = open_to_read(path)
+        file = open_shown(path)
         return file, [read_range(file, start, length) for start, length in ranges]
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise Missing(f"{path} is not there") from None
@@ -241,7 +266,11 @@ def _list(root: Path, prefix: str, after: str, limit: int) -> list[StoredObject]
     found: list[StoredObject] = []
     for key, entry in _walk(root, start, prefix, after):
         with suppress(FileNotFoundError):
-            found.append(StoredObject(key, entry.stat().st_size))
+            status = entry.stat()
+            if is_hidden(status):
+                remove_if_left(entry)
+                continue
+            found.append(StoredObject(key, status.st_size))
         if limit and len(found) >= limit:
             break
     return found

@@ -35,17 +35,17 @@ class Nursery:
         self._lock = threading.Lock()
         spread_subdirectories(folder)
 
-    def make(self) -> int:
+    def make(self, mode: int = 0o644) -> int:
         """The descriptor of a new file without a name, open for writing."""
         directory = self._opened()
         try:
-            return _nameless(directory)
+            return _nameless(directory, mode)
         except OSError:
             if is_linked(directory):
                 raise
             with self._lock:  # another process found it empty, and swept it away
                 self._left = 0
-            return _nameless(self._opened())
+            return _nameless(self._opened(), mode)
 
     def close(self) -> None:
         with self._lock:
@@ -70,8 +70,8 @@ class Nursery:
         self._path = self._directory = None
 
 
-def _nameless(directory: Descriptor) -> int:
-    return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=directory.number)
+def _nameless(directory: Descriptor, mode: int) -> int:
+    return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=directory.number)
 
 
 def spread_subdirectories(folder: Path) -> None:

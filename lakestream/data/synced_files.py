@@ -33,7 +33,7 @@ class Descriptor:
         close(self.number)
 
 
-def open_to_read(path: Path) -> Descriptor:
+def open_to_read(path: str | os.PathLike[str]) -> Descriptor:
     return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 

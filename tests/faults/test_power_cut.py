@@ -5,6 +5,7 @@ would hold if the power went: what was only in memory is missing. The copy is th
 does when it starts again.
 """
 
+import asyncio
 import contextlib
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from lakestream.data.folder import FolderWal
 from lakestream.data.tables.store import FolderTableStore
 
+COUNT = 40
 KINDS = {"ext4": [], "ext4 without a journal": ["-O", "^has_journal"]}
 
 
@@ -54,13 +56,17 @@ def after_the_power_went(image: Path, folder: Path) -> contextlib.AbstractContex
 async def test_an_object_is_there_after_a_power_cut(image: Path, tmp_path: Path, nameless: bool) -> None:
     with mounted(image, tmp_path / "before") as folder:
         wal = FolderWal(folder / "wal", nameless=nameless)
-        for number in range(5):
-            await wal.put(f"a/{number}", [b"x" * 3000, b"%d" % number])
+        for number in range(COUNT):
+            await wal.put(f"a/{number:02d}", [b"x" * 3000, b"%02d" % number])
+            await asyncio.sleep(0.005)  # in which the next files are made
+        if wal._ready is not None:
+            assert wal._ready._rows["a"].ready, "none was made ahead of time"
         with after_the_power_went(image, tmp_path / "after") as found:
             again = FolderWal(found / "wal", nameless=nameless)
-            assert [(one.key, one.size) for one in await again.list("")] == [(f"a/{n}", 3001) for n in range(5)]
-            for number in range(5):
-                assert await again.read(f"a/{number}", [(3000, 1)]) == [b"%d" % number]
+            listed = [(one.key, one.size) for one in await again.list("")]
+            assert listed == [(f"a/{number:02d}", 3002) for number in range(COUNT)]
+            for number in range(COUNT):
+                assert await again.read(f"a/{number:02d}", [(3000, 2)]) == [b"%02d" % number]
             await again.close()
         await wal.close()
 

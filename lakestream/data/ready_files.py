@@ -1,0 +1,199 @@
+"""Files made ahead of time, under the names that the next objects of a writer will have.
+
+A new object is waited for twice: for its bytes, and for the directory that has its name. Whoever numbers small objects
+one after the other gets the next names made and synced in the background, and waits only for the bytes.
+
+    absent -> ready: named, not readable, locked by its maker -> its directory is synced -> written -> readable, synced
+
+Until it is readable (by its mode, which `list` and `read` look at) the object is not there, and it appears whole,
+whoever dies in between. What a dead maker left is not locked any more; who comes across it removes it.
+"""
+
+import fcntl
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from lakestream.data.nursery import Nursery
+from lakestream.data.synced_files import Descriptor, Directories, open_to_read, write_all
+from lakestream.interfaces import Buffer
+
+HIDDEN, READABLE = 0o200, 0o444
+AHEAD = 8
+REFILL_BELOW = 16
+ROW_FROM = 8
+"""So many numbers one after the other, and the next ones are expected."""
+MAX_ROWS = 4
+
+
+def is_hidden(status: os.stat_result) -> bool:
+    """Whether this is a file for an object that is not there yet."""
+    return not status.st_mode & READABLE
+
+
+def open_shown(path: str | os.PathLike[str]) -> Descriptor:
+    """Open an object's file. Raises FileNotFoundError if the object is not there, or not yet."""
+    try:
+        file = open_to_read(path)
+        hidden = is_hidden(os.fstat(file.number))
+    except PermissionError:
+        hidden = is_hidden(os.stat(path))
+        if not hidden:
+            raise
+    if hidden:
+        raise FileNotFoundError(f"{path} is not written yet")
+    return file
+
+
+def remove_if_left(path: str | os.PathLike[str]) -> None:
+    """A hidden file whose maker is dead."""
+    with suppress(OSError):
+        file = Descriptor(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_hidden(os.fstat(file.number)):
+            os.unlink(path)
+
+
+class Ready:
+    """An empty, hidden file with its name in a directory, which may not be synced yet."""
+
+    __slots__ = ("_file", "_mode", "_name", "_place", "synced")
+
+    def __init__(self, file: Descriptor, place: Descriptor, name: str, mode: int) -> None:
+        self._file = file
+        self._place = place
+        self._name = name
+        self._mode = mode
+        self.synced = False
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """If this fails, nothing is there."""
+        try:
+            write_all(self._file.number, parts)
+            os.fchmod(self._file.number, self._mode)
+        except OSError:
+            self.remove()
+            raise
+
+    def sync(self) -> None:
+        os.fsync(self._file.number)
+        if not self.synced:
+            os.fsync(self._place.number)
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            os.unlink(self._name, dir_fd=self._place.number)
+
+
+class _Row:
+    """The numbered objects of one directory."""
+
+    __slots__ = ("count", "last", "made", "making", "ready")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = -1
+        """The highest number that was put or is being put."""
+        self.made = -1
+        """The highest number for which a file was made."""
+        self.making = False
+        self.ready: dict[int, Ready] = {}
+
+
+class ReadyFiles:
+    """Those of one folder. Safe to use from several threads."""
+
+    def __init__(
+        self, directories: Directories, nursery: Nursery, later: Callable[[Callable[[], None]], object]
+    ) -> None:
+        """`later` has something done in the background."""
+        self._directories = directories
+        self._nursery = nursery
+        self._later = later
+        self._mode = 0o400 | 0o644 & ~_umask()
+        self._rows: OrderedDict[str, _Row] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def take(self, key: str) -> Ready | None:
+        """The file for this object, if it was made; nobody will make it from now on."""
+        directory, _, name = key.rpartition("/")
+        with self._lock:
+            row = self._rows.get(directory)
+            if row is None or not _is_number(name):
+                return None
+            number = int(name)
+            row.last = max(row.last, number)
+            return row.ready.pop(number, None)
+
+    def expect_more(self, key: str) -> None:
+        """An object was put that its writer may go on from."""
+        directory, _, name = key.rpartition("/")
+        if not _is_number(name):
+            return
+        with self._lock:
+            row = self._row(directory)
+            row.count = row.count + 1 if int(name) <= row.last + 1 else 1
+            row.last = max(row.last, int(name))
+            if row.count < ROW_FROM or row.making or self._closed or len(row.ready) >= REFILL_BELOW:
+                return
+            row.making = True
+        self._later(lambda: self._make(directory, row, len(name)))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            while self._rows:
+                self._forget_oldest()
+
+    def _row(self, directory: str) -> _Row:
+        row = self._rows.setdefault(directory, _Row())
+        self._rows.move_to_end(directory)
+        if len(self._rows) > MAX_ROWS:
+            self._forget_oldest()
+        return row
+
+    def _forget_oldest(self) -> None:
+        _, row = self._rows.popitem(last=False)
+        for one in row.ready.values():
+            one.remove()
+        row.ready.clear()
+
+    def _make(self, directory: str, row: _Row, digits: int) -> None:
+        """Whoever wants one of these files before the directory is synced takes it, and syncs that itself."""
+        made = []
+        try:
+            place = self._directories.open(directory)
+            for _ in range(AHEAD):
+                file = Descriptor(self._nursery.make(HIDDEN))
+                fcntl.flock(file.number, fcntl.LOCK_EX)
+                with self._lock:
+                    if self._rows.get(directory) is not row:
+                        return
+                    number = row.made = max(row.made, row.last) + 1
+                    name = f"{number:0{digits}d}"
+                    os.link(f"/proc/self/fd/{file.number}", name, dst_dir_fd=place.number, follow_symlinks=True)
+                    one = row.ready[number] = Ready(file, place, name, self._mode)
+                made.append(one)
+            os.fsync(place.number)
+            for one in made:
+                one.synced = True
+        except OSError:
+            return  # then objects are made when they come, and whoever makes them is told
+        finally:
+            row.making = False
+
+
+def _umask() -> int:
+    """Asked without setting it, which would be felt by other threads."""
+    with suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o077
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
