@@ -67,6 +67,10 @@ class Yard:
             self._warm(self._kafka, WARM_BYTES)
         return self._kafka
 
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Ours has its core for itself: an idle Kafka takes tens of milliseconds of it at times, to collect garbage."""
+        return contextlib.nullcontext() if self._kafka is None else self._kafka.paused()
+
     @contextlib.contextmanager
     def fresh(self, *, tables: bool = False, in_memory: bool = False, **settings: int) -> Iterator[Lakestream]:
         """A Lakestream of its own, not started: for questions that hurt it or fill it. Its files go with it."""

@@ -8,6 +8,7 @@ garbage whatever is folded later, so it does no harm if two brokers collect at o
     outdated    a checkpoint older than both that are noted
 """
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -110,7 +111,9 @@ class Collector:
             dead, since_ms = self._replica.state.streams.dead, self._let_go_ms
             self._let_go_ms = self._replica.state.members.time_ms
             recent = itertools.takewhile(lambda one: one.dead_ms >= since_ms, reversed(dead.values()))
-            self._cache.forget([one.number for one in recent])
+            for some in chunks([one.number for one in recent], AT_ONCE):
+                self._cache.forget(some)
+                await asyncio.sleep(0)
             if not self._cache.size_bytes and self.emptied is not None:
                 await self.emptied()
         return before - self._cache.size_bytes

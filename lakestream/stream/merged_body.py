@@ -11,7 +11,7 @@ from lakestream.stream.merging import Merge
 
 READ_BYTES = 4 * 1024 * 1024
 """How much one read fetches at most; so many bytes are held twice for each read at once."""
-BATCHES_AT_ONCE = 500
+BATCHES_AT_ONCE = 100
 
 _FRAME = struct.Struct(">qi4xbI2xi8xq").unpack_from
 """Base offset, length, magic, CRC, last offset delta, max timestamp."""

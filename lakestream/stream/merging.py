@@ -32,9 +32,9 @@ class MoveLimits:
 
     merge_bytes: int = 16 * 1024 * 1024
     """What one merge holds in memory, and the largest merged object."""
-    merge_entries: int = 1024
-    """What one merge replaces; choosing them, and folding its command, takes some milliseconds in which nobody else
-    has a turn."""
+    merge_entries: int = 512
+    """What one merge replaces; choosing them, and folding its command, takes milliseconds in which nobody else has a
+    turn."""
     quiet_ms: int = 10_000
     """Entries of the newest seconds are left alone: consumers read them from memory."""
     many_entries: int = 512
