@@ -26,7 +26,7 @@ from lakestream.stream.rules import Rules
 CLUSTER = "c0ffee"
 GRACE_MS = 600_000
 START_MS = 1_700_000_000_000
-SMALL = MoveLimits(quiet_ms=1000, many_entries=16, dead_age_ms=60_000, dead_bytes=500)
+SMALL = MoveLimits(small_entries=0, quiet_ms=1000, many_entries=16, dead_age_ms=60_000, dead_bytes=500)
 
 
 class StillClock:

@@ -32,6 +32,10 @@ class MoveLimits:
 
     merge_bytes: int = 16 * 1024 * 1024
     """What one merge holds in memory, and the largest merged object."""
+    small_bytes: int = 1024 * 1024
+    """The same while the state is small: larger writes get in the way of acknowledgements."""
+    small_entries: int = 32_768
+    """How many entries a small state has at most."""
     merge_entries: int = 512
     """What one merge replaces; choosing them, and folding its command, takes milliseconds in which nobody else has a
     turn."""
@@ -140,10 +144,10 @@ def bounds_for(rules: TopicRules, limits: MoveLimits, now_ms: int, entries: int)
 
 
 def many_window(
-    stream: Stream, objects: dict[int, WalObject], bounds: Bounds, effort: Effort, first: int, bad: AbstractSet[int]
+    stream: Stream, objects: dict[int, WalObject], bounds: Bounds, effort: Effort, some: range, bad: AbstractSet[int]
 ) -> Window | None:
-    """The oldest window from entry `first` on that is worth a merge."""
-    for start, stop in segments(stream, objects, bounds, effort.growth, first, bad):
+    """The oldest window among some entries that is worth a merge."""
+    for start, stop in segments(stream, objects, bounds, effort.growth, some, bad):
         if stop - start >= effort.window_entries:
             lengths = list(stream.refs[start * STRIDE + 2 : stop * STRIDE : STRIDE])
             found = worthwhile(lengths, effort.window_entries, effort.growth)
@@ -161,12 +165,12 @@ def first_below(stream: Stream, length: int, first: int) -> int:
 
 
 def segments(
-    stream: Stream, objects: dict[int, WalObject], bounds: Bounds, growth: int, first: int, bad: AbstractSet[int]
+    stream: Stream, objects: dict[int, WalObject], bounds: Bounds, growth: int, some: range, bad: AbstractSet[int]
 ) -> Iterator[tuple[int, int]]:
     """Ranges of entries that one window may take, from the oldest on: quiet, small, next to each other."""
     refs, bases = stream.refs, stream.bases
-    start, length, oldest_ms, end = first, 0, 0, -1
-    for index in range(first, len(bases)):
+    start, length, oldest_ms, end = some.start, 0, 0, -1
+    for index in some:
         number, _, size, count, _ = refs[index * STRIDE : index * STRIDE + STRIDE]
         time_ms = objects[number].time_ms
         if time_ms > bounds.before_ms:
@@ -184,7 +188,7 @@ def segments(
         oldest_ms = min(oldest_ms, time_ms) if length else time_ms
         length += size
         end = bases[index] + count
-    yield start, len(bases)
+    yield start, some.stop
 
 
 def worthwhile(lengths: Sequence[int], fewest: int, growth: int) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ A topic is moved by one broker, the one that rendezvous hashing gives it; two at
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from lakestream.errors import Corrupt, Exists, Fenced, Missing, Retry, Unknown
 from lakestream.interfaces import Wal
@@ -23,8 +24,11 @@ from lakestream.model.wal_object import HEADER_BYTES, Mark, MergedSlice, header,
 from lakestream.stream.cache import Cache
 from lakestream.stream.merged_body import BATCHES_AT_ONCE, BadSource, Copy, finish_batches, reads_of
 from lakestream.stream.merging import (
+    Bounds,
+    Effort,
     Merge,
     MoveLimits,
+    Window,
     bounds_for,
     dead_window,
     effort_for,
@@ -53,7 +57,7 @@ class Mover:
         self._wal = wal
         self._cache = cache
         self._rules_of = rules_of
-        self._limits = limits
+        self._all_limits = self._limits = limits
         self._last = 0
         self._settled = 0
         self._dead_first = False
@@ -86,6 +90,10 @@ class Mover:
             return 0
         self._dead_first = not self._dead_first
         plans = (self._plan_dead, self._plan_many) if self._dead_first else (self._plan_many, self._plan_dead)
+        self._limits = self._all_limits
+        if self._replica.state.streams.entries <= self._limits.small_entries:
+            smaller = min(self._limits.merge_bytes, self._limits.small_bytes)
+            self._limits = replace(self._limits, merge_bytes=smaller)
         for plan in plans:
             merge = Merge(self._limits)
             await plan(merge)
@@ -127,15 +135,29 @@ class Mover:
             most = max(self._limits.merge_entries // len(ready), self._limits.many_entries)
             bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, most)
             for stream in ready:
-                first = self._skip_full(stream, bounds.length // effort.growth)
-                window = many_window(stream, state.streams.objects, bounds, effort, first, self._bad)
-                if window is None and len(stream.bases) - first > most:
+                window = await self._many_window(stream, bounds, effort)
+                if window is None and most < self._limits.merge_entries:
                     # Where sizes differ much, a longer window may pay when no short one does.
                     wide = bounds._replace(entries=self._limits.merge_entries)
-                    window = many_window(stream, state.streams.objects, wide, effort, first, self._bad)
+                    window = await self._many_window(stream, wide, effort)
                 if window and not merge.take(window, state.streams.objects, bounds.span_ms) and merge.full:
                     return
                 await self._breathe()
+
+    async def _many_window(self, stream: Stream, bounds: Bounds, effort: Effort) -> Window | None:
+        """Look at twice as many entries at a time as a window may have; others have their turn in between."""
+        first = self._skip_full(stream, bounds.length // effort.growth)
+        while True:
+            streams, end = self._replica.state.streams, len(stream.bases)
+            if streams.by_id.get(stream.id) is not stream:
+                return None  # its topic is gone, or the whole state was taken anew
+            some = range(first, min(first + 2 * bounds.entries, end))
+            window = many_window(stream, streams.objects, bounds, effort, some, self._bad)
+            if window is not None or some.stop >= end:
+                return window
+            following = stream.bases[first + bounds.entries]
+            await asyncio.sleep(0)
+            first = stream.find(following)
 
     def _skip_full(self, stream: Stream, length: int) -> int:
         """The oldest entries of a long stream are as large as they get: do not look at them again each time."""

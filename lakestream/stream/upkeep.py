@@ -25,7 +25,7 @@ class Schedule:
     collect_s: float = 60.0
     retention_s: float = 30.0
     move_s: float = 5.0
-    move_bytes_s: int = 32 * 1024 * 1024
+    move_bytes_s: int = 16 * 1024 * 1024
     """About how fast the mover goes when nothing presses."""
 
 

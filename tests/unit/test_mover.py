@@ -320,3 +320,16 @@ async def test_a_full_state_is_merged_even_where_it_pays_less() -> None:
     assert broker.replica.state.streams.entries == 20
     await broker.check()
     await broker.replica.stop()
+
+
+async def test_while_the_state_is_small_so_are_merges() -> None:
+    """A large write holds up acknowledgements that wait for the same disk."""
+    limits = MoveLimits(quiet_ms=0, many_entries=16, merge_bytes=1 << 20, small_bytes=10_000, small_entries=50)
+    broker = await World().broker(limits=limits)
+    [one] = (await broker.create("t")).streams
+    await broker.fill(one, 45)
+    assert 0 < await broker.mover.step() <= 10_100
+    await broker.fill(one, 60)
+    assert await broker.mover.step() > 15_000
+    await broker.check()
+    await broker.replica.stop()
