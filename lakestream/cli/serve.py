@@ -8,6 +8,7 @@ import click
 
 from lakestream import logs, supervisor
 from lakestream.cli.options import SettingsCommand, loaded_settings
+from lakestream.settings import Settings, SettingsError
 
 
 @click.command(cls=SettingsCommand)
@@ -23,5 +24,20 @@ def serve(**flags: Any) -> None:
     log = logging.getLogger("lakestream.serve")
     for name in loaded.ignored:
         log.warning("this variable names no setting", extra={"variable": name})
+    check_catalog(settings)
     log.info("starting", extra={"brokers": settings.brokers, "data": settings.data, "metadata": settings.metadata})
     sys.exit(supervisor.serve(settings))
+
+
+def check_catalog(settings: Settings) -> None:
+    """That it can be reached is tried later, and again and again; that anybody knows it can be told at once."""
+    if not (settings.tables and settings.catalog):
+        return
+    from lakestream.data.tables.other_catalog import address_of
+
+    address = address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties)
+    if address is not None and not address.all_properties().keys() & {"uri", "type", "py-catalog-impl"}:
+        raise SettingsError(
+            f"catalog: {settings.catalog!r} is no URI, PyIceberg's configuration has no catalog of this name, and "
+            "catalog_properties tell neither its uri nor its type"
+        )

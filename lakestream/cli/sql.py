@@ -10,6 +10,8 @@ from lakestream.cli.options import bootstrap_option
 from lakestream.cli.output import print_table, say
 
 FORMATS = ("table", "csv", "json", "jsonl", "arrow")
+EXPLAINED = ["explain_key", "explain_value"]
+"""The columns of DuckDB's EXPLAIN, whose second one is a drawing."""
 
 
 @click.command()
@@ -45,6 +47,9 @@ def sql(
             write_arrow(answer, sink)
         elif kind == "csv":
             write_csv(answer, sink)
+        elif kind == "table" and answer.schema.names == EXPLAINED:
+            for plan in answer.batches:
+                print(*plan.column(1).to_pylist(), sep="\n")
         elif kind == "table":
             shown, more = cells(answer, rows)
             print_table(answer.schema.names, shown, as_named=True)

@@ -119,6 +119,8 @@ def test_every_format_of_the_command(cluster: Cluster, tmp_path: Path) -> None:
     assert [row["value"] for row in json.loads(run("json"))] == texts
     assert pa.ipc.open_stream(run("arrow")).read_all()["value"].to_pylist()[1] == b"\xff\xfe"
     assert run("table").decode().splitlines()[1:] == [f"            {n}  {text}" for n, text in enumerate(texts)]
+    query.write_text("explain select count(*) from formats")
+    assert len(run("table").decode().splitlines()) > 5 and b"\\n" not in run("table")
 
 
 def test_mistakes_end_with_one_line_that_says_what_to_do(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from lakestream.data.ready_files import is_hidden
 from lakestream.model.records import Record, encode_batch
 from lakestream.model.wal_object import wal_key
 from tests.serving import Cluster, eventually, serving
@@ -26,7 +27,9 @@ LARGE = [bytes(500_000)] * 8
 
 
 def objects(folder: Path) -> list[Path]:
-    return [path for path in (folder / "data").glob("*/*/**/*") if path.is_file() and "checkpoints" not in path.parts]
+    """All but checkpoints, and files that are made ahead of time."""
+    found = [path for path in (folder / "data").glob("*/*/**/*") if path.is_file() and "checkpoints" not in path.parts]
+    return [path for path in found if not (path.exists() and is_hidden(path.stat()))]
 
 
 def stored_bytes(folder: Path) -> int:

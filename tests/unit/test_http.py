@@ -78,6 +78,13 @@ async def test_health_is_the_process_and_readiness_is_the_broker(served: Serve) 
     assert (await client.get("/readyz")).status_code == 200
 
 
+async def test_the_first_page_says_what_there_is(served: Serve) -> None:
+    _, client, _ = served
+    answer = await client.get("/")
+    assert answer.status_code == 200
+    assert {"/healthz", "/metrics", "/brokers", "/metadata"} <= set(answer.text.split())
+
+
 async def test_figures_come_out_as_prometheus_reads_them(served: Serve) -> None:
     fake, client, _ = served
     fake.metrics.counter(metrics.REQUESTS, "Fetch").value += 3

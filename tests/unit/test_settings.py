@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.cli.serve import check_catalog
 from lakestream.settings import Settings, SettingsError, from_json, load, sqlite_path, table, to_json
 
 
@@ -129,3 +130,14 @@ def test_every_setting_has_a_type_a_default_and_a_line_of_doc() -> None:
         assert type(row.default) is row.kind
         assert row.doc.endswith(".") or row.doc.endswith(")."), row.name
         assert len(row.doc) <= 120 and "\n" not in row.doc
+
+
+def test_a_catalog_that_nobody_knows_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="'nosuch' is no URI, PyIceberg's configuration has no catalog"):
+        check_catalog(Settings(tables=True, catalog="nosuch"))
+    check_catalog(Settings(tables=False, catalog="nosuch"))
+    check_catalog(Settings(tables=True))
+    check_catalog(Settings(tables=True, catalog="http://127.0.0.1:1"))
+    check_catalog(Settings(tables=True, catalog="nosuch", catalog_properties="type=rest,uri=http://127.0.0.1:1"))
+    monkeypatch.setenv("PYICEBERG_CATALOG__NOSUCH__URI", "http://127.0.0.1:1")
+    check_catalog(Settings(tables=True, catalog="nosuch"))

@@ -104,6 +104,8 @@ class HttpServer:
         if self._sources.tables is not None:
             routes += table_routes(self._sources.tables)
         routes += [_mount(path, app) for path, app in self._sources.mounts.items()]
+        places = sorted({route.path for route in routes if isinstance(route, Route | Mount)})
+        routes.append(Route("/", lambda _: PlainTextResponse("\n".join(["a Lakestream broker", *places, ""]))))
         return Starlette(routes=routes)
 
     async def _healthz(self, _: Request) -> Response:
