@@ -25,6 +25,8 @@ AHEAD = 8
 REFILL_BELOW = 16
 ROW_FROM = 8
 """So many numbers one after the other, and the next ones are expected."""
+TRIED_AGAIN_AFTER = 1000
+"""So many objects, if files cannot be made now."""
 MAX_ROWS = 4
 
 
@@ -99,7 +101,7 @@ class _Row:
         self.made = -1
         """The highest number for which a file was made."""
         self.making = False
-        self.ready: dict[int, Ready] = {}
+        self.ready: dict[str, Ready] = {}
 
 
 class ReadyFiles:
@@ -124,9 +126,8 @@ class ReadyFiles:
             row = self._rows.get(directory)
             if row is None or not _is_number(name):
                 return None
-            number = int(name)
-            row.last = max(row.last, number)
-            return row.ready.pop(number, None)
+            row.last = max(row.last, int(name))
+            return row.ready.pop(name, None)
 
     def expect_more(self, key: str) -> None:
         """An object was put that its writer may go on from."""
@@ -175,13 +176,13 @@ class ReadyFiles:
                     number = row.made = max(row.made, row.last) + 1
                     name = f"{number:0{digits}d}"
                     os.link(f"/proc/self/fd/{file.number}", name, dst_dir_fd=place.number, follow_symlinks=True)
-                    one = row.ready[number] = Ready(file, place, name, self._mode)
+                    one = row.ready[name] = Ready(file, place, name, self._mode)
                 made.append(one)
             os.fsync(place.number)
             for one in made:
                 one.synced = True
-        except OSError:
-            return  # then objects are made when they come, and whoever makes them is told
+        except OSError:  # then objects are made when they come, and whoever makes them is told
+            row.count = -TRIED_AGAIN_AFTER
         finally:
             row.making = False
 

@@ -67,6 +67,15 @@ async def test_the_next_ones_are_made_again_and_again(tmp_path: Path) -> None:
     assert len(list((tmp_path / "c/wal/1").iterdir())) == 300
 
 
+async def test_a_name_of_other_digits_is_another_name(tmp_path: Path) -> None:
+    wal = await with_a_row(tmp_path)
+    await wal.put(f"c/wal/1/{ROW_FROM}", [b"short"])
+    assert await wal.read(f"c/wal/1/{ROW_FROM}", [(0, 9)]) == [b"short"]
+    with pytest.raises(Missing):
+        await wal.read(key(ROW_FROM), [(0, 9)])
+    await wal.close()
+
+
 async def test_single_objects_and_other_names_make_nothing(tmp_path: Path) -> None:
     wal = FolderWal(tmp_path)
     for number in range(3 * ROW_FROM):
@@ -117,6 +126,25 @@ async def test_a_full_disk_leaves_nothing_there(tmp_path: Path, monkeypatch: pyt
     assert len(await wal.list("")) == ROW_FROM
     await wal.put(key(ROW_FROM), [b"whole"])
     assert await wal.read(key(ROW_FROM), [(0, 10)]) == [b"whole"]
+    await wal.close()
+
+
+async def test_where_files_cannot_be_made_ahead_objects_are_made_when_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def unsupported(file: int, how: int) -> None:
+        tried.append(file)
+        raise OSError(95, "not supported")
+
+    monkeypatch.setattr(ready_files.fcntl, "flock", unsupported)
+    wal = await with_a_row(tmp_path)
+    for number in range(ROW_FROM, 5 * ROW_FROM):
+        await wal.put(key(number), [b"x"])
+        await asyncio.sleep(0.001)
+    assert len(tried) == 1 and hidden(tmp_path) == []
+    assert len(await wal.list("")) == 5 * ROW_FROM
     await wal.close()
 
 
