@@ -45,6 +45,7 @@ MAX_INLINE_PUT_BYTES = 64 * 1024
 PLACE_ATTEMPTS = 8
 
 T = TypeVar("T")
+StoredObjects = list[StoredObject]
 
 
 class FolderWal:
@@ -106,7 +107,7 @@ class FolderWal:
         return read
 
     async def list(self, prefix: str, after: str = "", limit: int = 0) -> list[StoredObject]:
-        return await _in(self._readers, lambda: _list(self._root, prefix, after, limit))
+        return await _in(self._readers, lambda: self._list(prefix, after, limit))
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -114,10 +115,11 @@ class FolderWal:
         await _in(self._writers, lambda: self._delete(keys))
 
     async def close(self) -> None:
-        if self._ready is not None:
-            self._ready.close()
+        used = [] if self._ready is None else self._ready.close()
         for pool in (self._writers, self._readers):
             await asyncio.to_thread(pool.shutdown)
+        for directory in used:
+            self._remove_if_empty(directory)
         self._nursery.close()
         self._opened.clear()
         self._directories.clear()
@@ -213,6 +215,23 @@ class FolderWal:
                 fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
 
+    def _list(self, prefix: str, after: str, limit: int) -> StoredObjects:
+        start = prefix.rpartition("/")[0]
+        if start and not _is_key(start):
+            return []
+        found: StoredObjects = []
+        for key, entry in _walk(self._root, start, prefix, after):
+            with suppress(FileNotFoundError):
+                status = entry.stat()
+                if is_hidden(status):
+                    remove_if_left(entry)
+                    self._remove_if_empty(key.rpartition("/")[0])
+                else:
+                    found.append(StoredObject(key, status.st_size))
+            if limit and len(found) >= limit:
+                break
+        return found
+
     def _delete(self, keys: Sequence[str]) -> None:
         touched = set()
         try:
@@ -257,23 +276,6 @@ def _open_and_read(path: Path, ranges: Sequence[tuple[int, int]]) -> tuple[Descr
         raise Missing(f"{path} is not there") from None
     except OSError as error:
         raise Retry(f"{path} cannot be read: {error}") from error
-
-
-def _list(root: Path, prefix: str, after: str, limit: int) -> list[StoredObject]:
-    start = prefix.rpartition("/")[0]
-    if start and not _is_key(start):
-        return []
-    found: list[StoredObject] = []
-    for key, entry in _walk(root, start, prefix, after):
-        with suppress(FileNotFoundError):
-            status = entry.stat()
-            if is_hidden(status):
-                remove_if_left(entry)
-                continue
-            found.append(StoredObject(key, status.st_size))
-        if limit and len(found) >= limit:
-            break
-    return found
 
 
 def _walk(root: Path, directory: str, prefix: str, after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:

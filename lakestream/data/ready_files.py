@@ -143,11 +143,14 @@ class ReadyFiles:
             row.making = True
         self._later(lambda: self._make(directory, row, len(name)))
 
-    def close(self) -> None:
+    def close(self) -> list[str]:
+        """Remove what nobody used; the directories in which it was."""
         with self._lock:
             self._closed = True
+            directories = list(self._rows)
             while self._rows:
                 self._forget_oldest()
+            return directories
 
     def _row(self, directory: str) -> _Row:
         row = self._rows.setdefault(directory, _Row())
