@@ -18,6 +18,8 @@ from tests.workload import create_topic
 PARTITIONS = 10_000
 SHARE = 500_000
 """Half of what the state takes while there is room (model/streams.py)."""
+OTHERS = 5_000
+"""What the neighbours have, which produce meanwhile: the figure is that of all topics."""
 REQUESTS_MAX = 120
 """More than the state takes, if nobody held them back."""
 
@@ -48,6 +50,6 @@ async def test_l20_a_topic_that_fills_its_share_is_held_back_and_then_refused_an
                 if refused > PARTITIONS:
                     break
         print(f"{most} entries at most, throttled for {throttled} ms, {refused} batches refused")
-        assert most <= SHARE
+        assert most <= SHARE + OTHERS
         assert throttled > 0
         assert refused > 0
