@@ -6,15 +6,12 @@ hold our answers against Kafka's start it from here too, with a small heap and s
 """
 
 import base64
-import contextlib
 import fcntl
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.ports import free_ports, wait_for_port
@@ -30,8 +27,6 @@ ARTIFACTS = (
 CACHE = Path(__file__).resolve().parent.parent / "build" / "bench" / "kafka"
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 START_LIMIT_S = 120.0
-SETTLE_S = 2.0
-"""After a pause: what it missed is made up for."""
 
 
 def missing() -> str:
@@ -113,17 +108,6 @@ class Kafka:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """It keeps what it has, and does nothing at all."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._process.send_signal(signal.SIGCONT)
-            time.sleep(SETTLE_S)
 
     def _java(self, heap: str, *words: str) -> None:
         argv = ["java", heap, "-cp", self._classpath, *words, "-c", str(self._folder / "server.properties")]

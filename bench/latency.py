@@ -1,9 +1,8 @@
 """How long a record waits for its acknowledgement, beside one small file created and synced with its directory.
 
 One librdkafka producer, linger 0, 1,000 records a second of 100 bytes, one partition. The floor is taken before and
-after each run. Both bars are multiples of the floor's median. Kafka, which shares the core, is paused for both: what
-it does with nothing to do is not our latency. Kafka without sync is shown; with a sync on each append it does not keep
-up with this rate on most disks.
+after each run. Both bars are multiples of the floor's median. Kafka without sync is shown; with a sync on each append
+it does not keep up with this rate on most disks.
 """
 
 from bench.figures import Figure, at_most
@@ -23,7 +22,7 @@ def measure(yard: Yard) -> list[Figure]:
     floors: list[list[float]] = []
     for _ in range(ROUNDS):
         topic = yard.topic(yard.ours, 1)
-        with yard.alone():
+        with yard.alone(yard.ours):
             before = small_files(folder, 0.7)
             ours.append(_run(yard, yard.ours, topic))
             floors.append(before + small_files(folder, 0.7))

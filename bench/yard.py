@@ -5,8 +5,10 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,10 @@ SYNCED = {"flush.messages": "1"}
 WARM_BYTES = 3_000_000_000
 PARTITIONS = 6
 JOB_LIMIT_S = 600
+PAUSABLE = {"broker.session.timeout.ms": "60000"}
+"""A pause is not to be taken for the end."""
+SETTLE_S = 0.5
+"""After a pause: what was missed is made up for."""
 
 Broker = Kafka | Lakestream
 Result = dict[str, Any]
@@ -40,6 +46,7 @@ class Yard:
         self._kafka: Kafka | None = None
         self._ours: Lakestream | None = None
         self._names = itertools.count(1)
+        self._in_turn = False
 
     @property
     def rounds(self) -> int:
@@ -62,14 +69,24 @@ class Yard:
     def kafka(self) -> Kafka | None:
         if self._kafka is None and self._with_kafka:
             say("# starting Apache Kafka, and warming it with 3 GB")
-            self._kafka = Kafka(self.folder / "kafka")
+            self._kafka = Kafka(self.folder / "kafka", PAUSABLE)
             self._kafka.start()
             self._warm(self._kafka, WARM_BYTES)
         return self._kafka
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Ours has its core for itself: an idle Kafka takes tens of milliseconds of it at times, to collect garbage."""
-        return contextlib.nullcontext() if self._kafka is None else self._kafka.paused()
+    @contextlib.contextmanager
+    def alone(self, broker: Broker) -> Iterator[None]:
+        """It has its core for itself: whoever shares it is paused. An idle Kafka would take some of it at any time."""
+        others = [one for one in (self._ours, self._kafka) if one is not None and one is not broker]
+        pids = [] if self._in_turn else [pid for one in others for pid in one.pids]
+        _signal(pids, signal.SIGSTOP)
+        before, self._in_turn = self._in_turn, True
+        try:
+            yield
+        finally:
+            self._in_turn = before
+            _signal(pids, signal.SIGCONT)
+            time.sleep(SETTLE_S if pids else 0)
 
     @contextlib.contextmanager
     def fresh(self, *, tables: bool = False, in_memory: bool = False, **settings: int) -> Iterator[Lakestream]:
@@ -93,7 +110,8 @@ class Yard:
         """Run a job of bench.client against one broker, after the disk has taken what others left in memory."""
         os.sync()
         wait_for_quiet(self._patience_s)
-        return self.beside(broker, job, **asked)()
+        with self.alone(broker):
+            return self.beside(broker, job, **asked)()
 
     def beside(self, broker: Broker, job: str, **asked: Any) -> Callable[[], Result]:
         """Start a job of bench.client at once, and go on; the call that is returned waits for what it found."""
@@ -133,6 +151,12 @@ class Yard:
         self.client(broker, "consume", **asked)
         pipeline = {"size": 100, "connections": 16, "window": 256, "seconds": self.seconds}
         self.client(broker, "tiny", topic=self.topic(broker), partitions=PARTITIONS, **pipeline)
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def foreign(results: list[Result]) -> str:
