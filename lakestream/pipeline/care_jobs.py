@@ -45,6 +45,7 @@ from lakestream.pipeline.land import Lander
 from lakestream.pipeline.rounds import Engine
 from lakestream.pipeline.sweep import RoundName
 from lakestream.pipeline.tasks import Failed
+from lakestream.stream.turns import chunks
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class CareJobs:
                 files, picture.deleted_in, self._limits, asked=asked, everything=everything, target=layout.target
             )
             base, done = picture.base, 0
-            for some in _batches(groups, self._width):
+            for some in chunks(groups, self._width):
                 tasks = [self._merge(picture, group, name, n, layout) for n, group in enumerate(some, done)]
                 answers = await self._run(tasks)
                 done += len(some)
@@ -366,7 +367,7 @@ class CareJobs:
 
     async def run_all(self, tasks: Sequence[CareTask], progress: Progress, verb: str) -> list[Cared]:
         found: list[Cared] = []
-        for some in _batches(tasks, self._width):
+        for some in chunks(tasks, self._width):
             found += await self._run(some)
             if len(found) < len(tasks):
                 await progress(f"{verb} {len(found)} of {len(tasks)} parts of the table")
@@ -389,10 +390,6 @@ class CareJobs:
 
 class NothingToDo(LakestreamError):
     """There is nothing to commit."""
-
-
-def _batches(items: "Sequence[T]", size: int) -> "Iterable[Sequence[T]]":
-    return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def new_files(made: Sequence[FileStats], places: Sequence[Mapping[str, object]], order: int | None) -> list[NewFile]:

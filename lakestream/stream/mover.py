@@ -173,10 +173,8 @@ class Mover:
         state = self._replica.state
         if state.members.time_ms < self._dead_again_ms:
             return
-        objects = list(state.streams.objects.values())
         victims: set[int] = set()
-        for start in range(0, len(objects), OBJECTS_AT_ONCE):
-            some = objects[start : start + OBJECTS_AT_ONCE]
+        for some in chunks(list(state.streams.objects.values()), OBJECTS_AT_ONCE):
             now_ms = state.members.time_ms
             victims.update(one.number for one in some if is_mostly_dead(one, self._limits, now_ms))
             await asyncio.sleep(0)

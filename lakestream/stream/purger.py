@@ -14,6 +14,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import Catalog, Purge, TablesPurged
 from lakestream.model.catalog_names import Warehouse, canonical, overlap, root_of
 from lakestream.stream.collector import is_first_broker
+from lakestream.stream.turns import chunks
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,8 @@ class Purger:
 
     def _delete(self, folder: str) -> int:
         found = [uri for uri, _ in self._store.list(folder.rstrip("/") + "/")]
-        for start in range(0, len(found), DELETED_AT_ONCE):
-            self._store.delete(found[start : start + DELETED_AT_ONCE])
+        for some in chunks(found, DELETED_AT_ONCE):
+            self._store.delete(some)
         log.info("purged %d files of %s", len(found), folder)
         return len(found)
 

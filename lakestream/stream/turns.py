@@ -2,32 +2,38 @@
 
 import asyncio
 from collections.abc import Generator, Iterator, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
 
 
-async def in_turns(work: Steps[T]) -> T:
+class _Work(Generic[T]):
+    """Its steps, one by one; the result is there after the last."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self._steps = steps
+        self.result: T
+
+    def __iter__(self) -> Iterator[None]:
+        self.result = yield from self._steps
+
+
+async def in_turns(steps: Steps[T]) -> T:
     """Others have their turn after each step."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    work = _Work(steps)
+    for _ in work:
         await asyncio.sleep(0)
+    return work.result
 
 
-def at_once(work: Steps[T]) -> T:
+def at_once(steps: Steps[T]) -> T:
     """Where nobody else waits."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    work = _Work(steps)
+    for _ in work:
+        pass
+    return work.result
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -168,11 +168,10 @@ def test_who_is_faster_than_the_directorys_sync_does_it_himself(
             early.write([b"early"])
             early.sync()
 
-    jobs.pop()
-    job = lambda: ready._make("c/wal/1", ready._rows["c/wal/1"], 20)  # noqa: E731
+    [make] = jobs
     ready._directories.open("c/wal/1")
     monkeypatch.setattr(os, "fsync", watched)
-    job()
+    make()
     assert synced == [stat.S_IFDIR, stat.S_IFREG, stat.S_IFDIR]
     late = ready.take(key(ROW_FROM + 1))
     assert late is not None
