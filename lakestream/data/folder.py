@@ -1,48 +1,32 @@
 """A WAL in a folder: every object a file, synced with its directory before it counts.
 
-An object is written to a file without a name and then linked to its key. So it appears whole or not at all, whichever
-process dies in between, and two writers of one key cannot both win. Where the file system knows no nameless files (NFS)
-a hidden temporary name takes their place. The next files of a writer that numbers its objects may have their names
-before (ready_files.py). File work runs in threads of the folder's own, but for small objects on a
-disk that is known to be fast.
+An object is written to a file without a name and then linked to its key (placer.py). The next files of a writer that
+numbers its objects may have their names before (ready_files.py). File work runs in threads of the folder's own, but for
+small objects on a disk that is known to be fast.
 """
 
 import asyncio
-import fcntl
-import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
-from lakestream.data.nursery import NAMES, Nursery
+from lakestream.data.placer import Placer
 from lakestream.data.ready_files import Ready, ReadyFiles, is_hidden, open_shown, remove_if_left
-from lakestream.data.synced_files import (
-    Descriptor,
-    Directories,
-    FreshPages,
-    is_linked,
-    is_synced_copy,
-    link_synced,
-    read_range,
-    read_without_waiting,
-    write_all,
-)
-from lakestream.errors import Exists, Missing, Retry, Unknown
+from lakestream.data.synced_files import Descriptor, FreshPages, is_synced_copy, read_range, read_without_waiting
+from lakestream.errors import Missing, Retry, Unknown
 from lakestream.interfaces import Buffer, Clock, StoredObject
 from lakestream.sync_pace import SyncPace
 
-TEMPORARY = ".tmp"
 MAX_OPEN_OBJECTS = 64
 MAX_INLINE_READ_BYTES = 1024 * 1024
 """Up to here a copy from the page cache costs less than the way to another thread and back."""
 MAX_INLINE_PUT_BYTES = 64 * 1024
 """Up to here an object is written on the event loop while the disk is quick (sync_pace.py)."""
-PLACE_ATTEMPTS = 8
 
 T = TypeVar("T")
 StoredObjects = list[StoredObject]
@@ -65,19 +49,16 @@ class FolderWal:
         self.linger_ms = linger_ms
         self._pace = SyncPace(clock)
         self._root = Path(path).absolute()
-        self._directories = Directories(self._root)
-        self._sweep_temporaries()
-        self._nameless = nameless and self._knows_nameless_files()
-        self._nursery = Nursery(self._root / TEMPORARY)
-        self._temporary_numbers = itertools.count()
+        self._placer = Placer(self._root, nameless)
         self._writers = ThreadPoolExecutor(writers, "wal-write")
         self._readers = ThreadPoolExecutor(readers, "wal-read")
         self._opened: OrderedDict[str, Descriptor] = OrderedDict()
         self._fresh = FreshPages(self._root, page_cache_bytes)
-        self._ready = ReadyFiles(self._directories, self._nursery, self._writers.submit) if self._nameless else None
+        made = self._placer
+        self._ready = ReadyFiles(made.directories, made.nursery, self._writers.submit) if made.nameless else None
 
     def __repr__(self) -> str:
-        return f"FolderWal({str(self._root)!r}, {'nameless' if self._nameless else 'hidden'} temporary files)"
+        return f"FolderWal({str(self._root)!r}, {'nameless' if self._placer.nameless else 'hidden'} temporary files)"
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         _check(key)
@@ -120,68 +101,16 @@ class FolderWal:
             await asyncio.to_thread(pool.shutdown)
         for directory in used:
             self._remove_if_empty(directory)
-        self._nursery.close()
+        self._placer.close()
         self._opened.clear()
-        self._directories.clear()
 
     def _put(self, key: str, parts: Sequence[Buffer]) -> None:
         ready = None if self._ready is None else self._ready.take(key)
         if ready is None:
-            self._make(key, parts)
+            self._placer.make(key, parts, lambda: self._is_same(key, parts))
         else:
             _fill(key, ready, parts)
         self._fresh.add(key, sum(map(len, parts)))
-
-    def _make(self, key: str, parts: Sequence[Buffer]) -> None:
-        place, placed = self._place(key, parts)
-        try:
-            # The directory is synced for a file that was there already, too: its maker may not have come to that yet.
-            if not placed and not self._is_same(key, parts):
-                raise Exists(f"{key} exists with other content")
-            os.fsync(place.number)
-        except OSError as error:
-            raise Unknown(f"{key} is written, but {error}") from error
-
-    def _place(self, key: str, parts: Sequence[Buffer]) -> tuple[Descriptor, bool]:
-        """Write and link the file, and say whether the name was free. If this fails, nothing is there."""
-        directory, _, name = key.rpartition("/")
-        for _ in range(PLACE_ATTEMPTS):
-            place = None
-            try:
-                place = self._directories.open(directory)
-                return place, self._write_and_link(place.number, name, parts)
-            except OSError as error:
-                if not isinstance(error, FileNotFoundError) and (place is None or is_linked(place)):
-                    raise Retry(f"{key} cannot be written: {error}") from error
-                # The directory was empty and a `delete`, maybe of another process, took it away: make it again.
-                self._directories.forget(directory)
-        raise Retry(f"{key} cannot be written: its directory keeps vanishing")
-
-    def _write_and_link(self, directory: int, name: str, parts: Sequence[Buffer]) -> bool:
-        with self._unlinked_file() as (file, path):
-            write_all(file, parts)
-            return link_synced(file, path, directory, name, nameless=self._nameless)
-
-    @contextmanager
-    def _unlinked_file(self) -> Iterator[tuple[int, str]]:
-        """A new file and the path to link it from; what was not linked is gone afterwards."""
-        path = ""
-        if self._nameless:
-            file = self._nursery.make()
-        else:
-            path = str(self._root / TEMPORARY / f"{os.getpid()}-{id(self)}-{next(self._temporary_numbers)}")
-            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-            # Held as long as the writer lives: an unlocked temporary file was left by a dead one.
-            fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield file, path or f"/proc/self/fd/{file}"
-        finally:
-            # What matters has been synced by now, so a failure here must not make a linked file look unwritten.
-            with suppress(OSError):
-                os.close(file)
-            if path:
-                with suppress(OSError):
-                    os.unlink(path)
 
     def _is_same(self, key: str, parts: Sequence[Buffer]) -> bool:
         try:
@@ -189,31 +118,6 @@ class FolderWal:
         except FileNotFoundError:
             remove_if_left(self._root / key)
             raise Retry(f"{key} was there and was deleted meanwhile, or is not written yet") from None
-
-    def _knows_nameless_files(self) -> bool:
-        """Try it: the file system may not know them, and a process without /proc cannot link them."""
-        probe = f"probe-{os.getpid()}-{id(self)}"
-        hidden = Descriptor(os.open(self._root / TEMPORARY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        try:
-            file = Descriptor(os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, dir_fd=hidden.number))
-            os.link(f"/proc/self/fd/{file.number}", probe, dst_dir_fd=hidden.number, follow_symlinks=True)
-            os.unlink(probe, dir_fd=hidden.number)
-        except (AttributeError, OSError):
-            return False
-        return True
-
-    def _sweep_temporaries(self) -> None:
-        """Remove what dead writers left behind."""
-        temporaries = self._root / TEMPORARY
-        temporaries.mkdir(exist_ok=True)
-        for path in temporaries.iterdir():
-            with suppress(OSError):
-                if path.name.startswith(NAMES):
-                    path.rmdir()  # whoever still needs it makes another one
-                    continue
-                file = Descriptor(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
-                fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
 
     def _list(self, prefix: str, after: str, limit: int) -> StoredObjects:
         start = prefix.rpartition("/")[0]
@@ -249,7 +153,7 @@ class FolderWal:
         with suppress(OSError):
             while directory:
                 os.rmdir(self._root / directory)
-                self._directories.forget(directory)
+                self._placer.directories.forget(directory)
                 directory = directory.rpartition("/")[0]
 
 

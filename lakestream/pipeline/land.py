@@ -47,6 +47,9 @@ COMMIT_ATTEMPTS = 8
 COMMITS_AT_ONCE = 8
 MAKE_AGAIN_S = 10.0
 OUTRUN = "the progress moved meanwhile: another pipeline was faster"
+TOO_LATE = No(Reason.UNKNOWN_MEMBER, "the epoch in which the files were written has ended")
+PASSING = frozenset((Reason.TOPIC_HELD, TOO_LATE.reason))
+"""Refusals that say nothing about the table: no reason to hold its topic."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -242,7 +245,7 @@ class Lander:
                 return None, True
             await self._remove(commit.written)
             if outcome.reason != Reason.STALE_PREMISE:
-                return Failed(work.topic_id, outcome.message, outcome.reason != Reason.TOPIC_HELD), True
+                return Failed(work.topic_id, outcome.message, outcome.reason not in PASSING), True
             try:
                 await self._replica.catch_up()
             except LakestreamError as error:
@@ -298,9 +301,12 @@ class Lander:
     async def _make_current(
         self, topic: Topic, commit: Commit, landed: list[LandedRange], removed: Sequence[LandedRange], epoch: int
     ) -> Any:
-        """The one step by which a commit counts: a command of ours, or the commit in another catalog (T7)."""
+        """The one step by which a commit counts: a command of ours, or the commit in another catalog (T7).
+
+        After the epoch in which its files were written it is not even tried: others may have swept them (T12).
+        """
         if self._replica.epoch != epoch:
-            raise Fenced("the epoch in which the files were written has ended")
+            return TOO_LATE
         if self._outside is not None and self.is_outside(topic.id):
             return await self._outside.commit(topic, commit, removed)
         return await self._propose(topic, commit, landed, removed)
@@ -358,7 +364,7 @@ class Lander:
                 return commit
             await self._remove(commit.written)
             if outcome.reason != Reason.STALE_PREMISE:
-                return Failed(topic_id, outcome.message, True)
+                return Failed(topic_id, outcome.message, outcome.reason not in PASSING)
             await self._replica.catch_up()
         return Failed(topic_id, f"others committed {COMMIT_ATTEMPTS} times in between", False)
 

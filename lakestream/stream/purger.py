@@ -2,6 +2,12 @@
 
 A table's folder goes whole, after a grace in which those who still read it may end, and only if no other table of the
 catalog lives in it: a place that was registered again is somebody's now.
+
+    dropped -> (grace) emptied -> (LATE graces) emptied again, and forgotten
+
+Who was about to commit to the table when it was dropped, and stood still since, writes its files after the folder was
+emptied, and may die before it learns that they are for nothing. So the folder is looked at once more, much later; but
+only one whose name nobody else can choose, since it carries the table's uuid.
 """
 
 import asyncio
@@ -19,6 +25,8 @@ from lakestream.stream.turns import chunks
 log = logging.getLogger(__name__)
 
 DELETED_AT_ONCE = 1000
+LATE = 7
+"""After how many graces nobody is left who did not see that the table is gone."""
 
 
 class Purger:
@@ -32,6 +40,9 @@ class Purger:
         self._files = files
         self._warehouse = warehouse
         self._grace_ms = grace_ms
+        self._emptied: dict[str, str] = {}
+        """Folders that are looked at once more, by the uuid of their table."""
+
         self.purged_files = 0
 
     async def purge(self) -> int:
@@ -40,17 +51,20 @@ class Purger:
         if not is_first_broker(replica.state, replica.member_id) or not replica.state.catalog.purges:
             return 0
         await replica.catch_up()
-        state, deleted = replica.state, 0
-        due = {
-            uuid: purge
-            for uuid, purge in state.catalog.purges.items()
-            if purge.time_ms + self._grace_ms <= state.members.time_ms
-        }
-        for uuid, purge in due.items():
-            folder = await asyncio.to_thread(self._folder, purge)
+        purges, deleted = replica.state.catalog.purges, 0
+        self._emptied = {uuid: folder for uuid, folder in self._emptied.items() if uuid in purges}
+        for uuid, purge in list(purges.items()):
+            age_ms = replica.state.members.time_ms - purge.time_ms
+            last = age_ms >= self._grace_ms * LATE
+            if age_ms < self._grace_ms or (uuid in self._emptied and not last):
+                continue
+            folder = self._emptied.get(uuid) or await asyncio.to_thread(self._folder, purge)
             if folder is not None and is_deserted(replica.state.catalog, folder):
                 deleted += await asyncio.to_thread(self._delete, folder)
-            await replica.propose(TablesPurged([uuid]))
+            if folder is not None and folder.endswith(uuid) and not last:
+                self._emptied[uuid] = folder
+            else:
+                await replica.propose(TablesPurged([uuid]))
         self.purged_files += deleted
         return deleted
 
@@ -69,7 +83,8 @@ class Purger:
         found = [uri for uri, _ in self._store.list(folder.rstrip("/") + "/")]
         for some in chunks(found, DELETED_AT_ONCE):
             self._store.delete(some)
-        log.info("purged %d files of %s", len(found), folder)
+        if found:
+            log.info("purged %d files of %s", len(found), folder)
         return len(found)
 
 

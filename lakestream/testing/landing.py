@@ -182,7 +182,7 @@ class Landing(Scenario):
     def _allowed(self) -> Allowed:
         mix = self._lake_mix
         lossy = mix.faults.tables != NO_FAULTS or mix.kill_every_s > 0
-        return Allowed(dead=mix.jump_every_s > 0, dropped=lossy)
+        return Allowed(dead=mix.jump_every_s > 0, unborn=lossy)
 
     async def _chaos(self, seconds: float) -> None:
         until = self._loop.time() + seconds

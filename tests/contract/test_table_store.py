@@ -15,7 +15,7 @@ from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.parquet import FileWriter
 from lakestream.data.tables.progress import Range
 from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.store import DatedStore, TableStore, open_table_store
+from lakestream.data.tables.store import DatedStore, FolderTableStore, TableStore, open_table_store
 from lakestream.data.tables.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.topic_table import new_topic_table
 from lakestream.errors import Exists, Missing, Rejected
@@ -31,10 +31,12 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.xdist_group("weed"))])
+@pytest.fixture(params=["folder", "folder as on NFS", "memory", pytest.param("s3", marks=pytest.mark.xdist_group("weed"))])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatedStore]:
     if request.param == "folder":
         yield open_table_store(f"file://{tmp_path}/warehouse")
+    elif request.param == "folder as on NFS":
+        yield FolderTableStore(tmp_path / "warehouse", nameless=False)
     elif request.param == "memory":
         yield open_table_store("memory:///warehouse")
     else:
@@ -69,6 +71,14 @@ def test_what_is_not_there_is_missing_and_may_be_deleted(store: TableStore) -> N
     for ask in (lambda: store.get(uri), lambda: store.read(uri, [(0, 1)])):
         with pytest.raises(Missing):
             ask()
+
+
+def test_a_place_that_was_emptied_is_filled_again(store: TableStore) -> None:
+    for name in ("one", "two"):
+        store.put(f"{store.root}/a/{name}", b"1")
+        store.delete([f"{store.root}/a/{name}"])
+    store.put(f"{store.root}/a/three", b"3")
+    assert store.get(f"{store.root}/a/three") == b"3" and len(store.list(f"{store.root}/a/")) == 1
 
 
 def test_a_listing_has_what_starts_with_the_prefix(store: TableStore) -> None:

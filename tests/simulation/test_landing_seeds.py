@@ -53,6 +53,7 @@ FOUND = {
     "two pipelines account for the same snapshots (T16)": (145, "others at work"),
     "our own snapshots expire before others' that wait (T16)": (212, "paused"),
     "a slow clock lets snapshots expire that wait to be accounted for (T16)": (2207, "everything"),
+    "a pipeline stands still while its topic is deleted (T12)": (10_460, "paused"),
     "a lock is held while deletes are read": (6, "cut off"),
 }
 """Seeds that found something. What a seed runs changes with the simulator."""

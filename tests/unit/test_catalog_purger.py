@@ -8,7 +8,7 @@ import httpx
 from lakestream.data.tables.metadata_files import MetadataFiles
 from lakestream.model.catalog_names import Warehouse
 from lakestream.model.commands import DeleteTopic
-from lakestream.stream.purger import Purger
+from lakestream.stream.purger import LATE, Purger
 from tests.catalog_server import CatalogServer
 from tests.stream_table import make_stream, rows
 
@@ -19,6 +19,12 @@ SCHEMA = {"type": "struct", "fields": [FIELD]}
 def purger(server: CatalogServer, grace_ms: int = 0) -> Purger:
     store = server.store
     return Purger(server.broker.replica, store, MetadataFiles(store, Random(1)), Warehouse(store.root), grace_ms)
+
+
+def age(server: CatalogServer, by_ms: int) -> None:
+    """The tables that wait to be purged have waited longer."""
+    purges = server.state.catalog.purges
+    purges.update({uuid: one._replace(time_ms=one.time_ms - by_ms) for uuid, one in purges.items()})
 
 
 def files(folder: Path) -> int:
@@ -36,6 +42,35 @@ def test_a_purged_table_goes_with_its_folder_after_the_grace_and_a_dropped_one_s
         assert server.call(purger(server, 3_600_000).purge()) == 0 and files(tmp_path) == 2
         assert server.call(purger(server).purge()) == 1 and files(tmp_path) == 1
         assert not server.state.catalog.purges and server.call(purger(server).purge()) == 0
+
+
+def test_what_a_straggler_writes_to_a_purged_place_goes_by_the_last_look(tmp_path: Path) -> None:
+    with CatalogServer(tmp_path) as server:
+        make_stream(server).land("orders", rows([0]))
+        topic = server.state.topics.by_name["orders"]
+        server.call(server.broker.replica.propose(DeleteTopic(topic.id)))
+        one, grace_ms = purger(server, 1000), 1000
+        age(server, grace_ms)
+        assert server.call(one.purge()) >= 5 and files(tmp_path) == 0 and len(server.state.catalog.purges) == 1
+        (purge,) = server.state.catalog.purges.values()
+        server.store.put(purge.location, b"late")
+        age(server, (LATE - 2) * grace_ms)
+        assert server.call(one.purge()) == 0 and files(tmp_path) == 1
+        age(server, grace_ms)
+        assert server.call(one.purge()) == 1 and files(tmp_path) == 0 and not server.state.catalog.purges
+
+
+def test_a_place_that_a_user_named_is_not_looked_at_again(tmp_path: Path) -> None:
+    """They may be about to make another table there."""
+    with CatalogServer(tmp_path) as server:
+        namespaces = f"{server.uri}/v1/namespaces"
+        httpx.post(namespaces, json={"namespace": ["a"]})
+        place = server.store.root + "/a/mine"
+        made = httpx.post(f"{namespaces}/a/tables", json={"name": "t", "schema": SCHEMA, "location": place})
+        assert made.is_success
+        httpx.delete(f"{namespaces}/a/tables/t", params={"purgeRequested": "true"})
+        age(server, 1000)
+        assert server.call(purger(server, 1000).purge()) == 1 and not server.state.catalog.purges
 
 
 def test_a_place_that_was_registered_again_is_not_purged(tmp_path: Path) -> None:

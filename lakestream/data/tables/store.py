@@ -7,17 +7,18 @@ anything else.
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from lakestream.data.synced_files import Directories, is_synced_copy, link_synced, open_to_read, read_bytes, write_all
+from lakestream.data.placer import Placer
+from lakestream.data.synced_files import is_synced_copy, open_to_read, read_bytes
 from lakestream.errors import Exists, Missing, Rejected, Retry, Unknown
 from lakestream.model.catalog_names import canonical
 from lakestream.model.reasons import Reason
 
 T = TypeVar("T")
-PLACE_ATTEMPTS = 8
 REQUESTS_AT_ONCE = 8
 REQUEST_TIMEOUT_S = 120.0
 """For a whole request: a data file of 128 MB on a slow line takes a minute."""
@@ -81,10 +82,15 @@ class FolderTableStore:
 
     requests_at_once = REQUESTS_AT_ONCE
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, nameless: bool = True) -> None:
         self._root = Path(path).absolute()
-        self._directories = Directories(self._root)
+        self._nameless = nameless
         self.root = f"file://{self._root}"
+
+    @cached_property
+    def _placer(self) -> Placer:
+        """Made for the first file: who only reads needs no right to write."""
+        return Placer(self._root, self._nameless)
 
     def __repr__(self) -> str:
         return f"FolderTableStore({str(self._root)!r})"
@@ -96,24 +102,12 @@ class FolderTableStore:
         return self._root if uri == self.root else self.path(uri)
 
     def put(self, uri: str, data: bytes) -> None:
-        directory, _, name = key_below(self.root, uri).rpartition("/")
-        for _ in range(PLACE_ATTEMPTS):
-            try:
-                place = self._directories.open(directory)
-                placed = _write_and_link(place.number, name, data)
-                break
-            except FileNotFoundError:
-                self._directories.forget(directory)
-            except OSError as error:
-                raise Retry(f"{uri} cannot be written: {error}") from error
-        else:
-            raise Retry(f"{uri} cannot be written: its directory keeps vanishing")
+        key = key_below(self.root, uri)
         try:
-            if not placed and not is_synced_copy(open_to_read(self._root / directory / name), [data]):
-                raise Exists(f"{uri} exists with other content")
-            os.fsync(place.number)
+            placer = self._placer
         except OSError as error:
-            raise Unknown(f"{uri} is written, but {error}") from error
+            raise Retry(f"{uri} cannot be written: {error}") from error
+        placer.make(key, [data], lambda: is_synced_copy(open_to_read(self._root / key), [data]))
 
     def get(self, uri: str) -> bytes:
         return _present(uri, lambda: self.path(uri).read_bytes())
@@ -154,16 +148,6 @@ def _present(uri: str, read: Callable[[], T]) -> T:
         raise Missing(f"{uri} is not there") from None
     except OSError as error:
         raise Retry(f"{uri} cannot be read: {error}") from error
-
-
-def _write_and_link(directory: int, name: str, data: bytes) -> bool:
-    """False if the name was taken."""
-    file = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=directory)
-    try:
-        write_all(file, [data])
-        return link_synced(file, f"/proc/self/fd/{file}", directory, name, nameless=True)
-    finally:
-        os.close(file)
 
 
 class ObjectTableStore:
