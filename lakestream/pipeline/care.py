@@ -32,7 +32,7 @@ from lakestream.pipeline.diagnosis import Diagnosis, diagnose
 from lakestream.pipeline.keeping import keep_from
 from lakestream.pipeline.land import Lander
 from lakestream.pipeline.leftovers import ORPHANS
-from lakestream.pipeline.orphans import OTHERS_MS, Listed, Orphans, judge_orphans
+from lakestream.pipeline.orphans import OTHERS_MS, Listed, Orphans, judge_orphans, over_by
 from lakestream.pipeline.repair import Tools, repair
 from lakestream.pipeline.tasks import Failed
 
@@ -267,12 +267,13 @@ class Caretaker:
         return Result("; ".join(said), figures)
 
     async def _judge_orphans(self, topic_id: bytes, listed: Listed, before_ms: int) -> Orphans:
+        over = over_by(listed, self._replica.state)
         store, location = self._lander.store, await self._lander.location_of(topic_id)
         known = await self._lander.off(lambda: reachable(store, location, TableMetadata.parse(store.get(location))))
         # Who writes metadata files in another catalog, and by which names, is not ours to know.
         newest = "" if self._lander.is_outside(topic_id) else location
         spared = {uri for _, uris in self._lander.obsolete for uri in uris}
-        return judge_orphans(listed, known, self._replica.state, newest, before_ms=before_ms, spared=spared)
+        return judge_orphans(listed, over, known, newest, before_ms=before_ms, spared=spared)
 
     async def repair(self, topic_id: bytes, *, accept_loss: bool) -> Result:
         """Mend what can be mended, look at everything, and release the topic. Raises what is still wrong.

@@ -38,6 +38,7 @@ from lakestream.pipeline.holds import HELD_BY_US
 from lakestream.pipeline.leftovers import SWEEP, Leftovers
 from lakestream.pipeline.outside import Outside
 from lakestream.pipeline.planner import TopicWork, waits, wanted_from
+from lakestream.pipeline.rounds import ranges_of
 from lakestream.pipeline.sweep import RoundName, candidates, referenced
 from lakestream.pipeline.tasks import Failed, Landed
 
@@ -482,21 +483,3 @@ def _stumbled(topic_id: bytes, error: Exception) -> Failed:
     """Whatever it is, it is this topic's: the others must not wait for somebody to understand it."""
     log.exception("a topic's table could not be worked on", exc_info=error)
     return Failed(topic_id, f"{type(error).__name__}: {error}", True)
-
-
-def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] | Failed:
-    """What the state remembers of each range (T16). Every offset of a range has to be a row."""
-    digests = add_digests(stats.digests for stats in files)
-    sizes: dict[int, int] = {}
-    for part in work.slices:
-        sizes[part.partition] = sizes.get(part.partition, 0) + part.length
-    found = []
-    for one in work.ranges:
-        digest = digests.get(one.partition)
-        records = digest.records if digest is not None else 0
-        if digest is None or records != one.end - one.start:
-            told = f"offsets {one.start} to {one.end} of partition {one.partition} gave {records} records"
-            return Failed(work.topic_id, told, True)
-        size = sizes.get(one.partition, 0)
-        found.append(LandedRange(one.partition, one.start, one.end, records, digest.hash, size))
-    return found

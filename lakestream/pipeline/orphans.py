@@ -7,7 +7,7 @@ writer of theirs may be slow, and nobody can tell.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lakestream.model.state import State
@@ -31,17 +31,19 @@ class Orphans:
 
 
 def judge_orphans(
-    listed: Listed, known: set[str], state: State, location: str, *, before_ms: int, spared: set[str]
+    listed: Listed, over: Collection[str], known: Collection[str], location: str, *, before_ms: int, spared: set[str]
 ) -> Orphans:
-    """`listed` was made before `known` and `state`; `spared` are files that have their grace.
+    """Three steps in this order: `listed`, then `over`, then `known`, what the table leads to (T12).
 
-    `location` is the current metadata file, empty if others name them: then all of these are others' files.
+    A file that is listed and of a round that is over is in the table by then, or never will be. The other way round its
+    round would commit it between the look at the table and the look at the state. `spared` are files that have their
+    grace; `location` is the current metadata file, empty if others name them: then all of these are others' files.
     """
     ours, others, sizes = [], [], {}
     for uri, length, changed_ms in listed:
         if uri in known or uri in spared:
             continue
-        if is_ours_and_over(uri, state, location):
+        if uri in over or _is_past(uri, location):
             ours.append(uri)
         elif changed_ms < before_ms and not is_ours(uri):
             others.append(uri)
@@ -55,15 +57,24 @@ def is_ours(uri: str) -> bool:
     return round_of(uri) is not None or _OWNED.search(uri) is not None
 
 
-def is_ours_and_over(uri: str, state: State, location: str) -> bool:
-    """Whether a file of ours that nothing leads to stays like that for good."""
+def over_by(listed: Listed, state: State) -> set[str]:
+    """Files of ours that no command can make part of a table any more."""
+    return {uri for uri, _, _ in listed if _is_over(uri, state)}
+
+
+def _is_over(uri: str, state: State) -> bool:
     name = round_of(uri)
     if name is not None:
         return is_over(state, name)
     owned = _OWNED.search(uri)
-    if owned is not None:
-        member = state.members.by_id.get(int(owned[1]))
-        ended = member is None or not member.alive or member.epoch != int(owned[2])
-        return ended and int(owned[2]) < state.members.next_epoch
+    if owned is None:
+        return False
+    member = state.members.by_id.get(int(owned[1]))
+    ended = member is None or not member.alive or member.epoch != int(owned[2])
+    return ended and int(owned[2]) < state.members.next_epoch
+
+
+def _is_past(uri: str, location: str) -> bool:
+    """Whether it is a metadata file that can never become the current one."""
     version, current = _VERSION.search(uri), _VERSION.search(location)
     return version is not None and current is not None and int(version[1]) <= int(current[1])

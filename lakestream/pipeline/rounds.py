@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
+from lakestream.data.tables.file_stats import FileStats, add_digests
 from lakestream.errors import LakestreamError
+from lakestream.model.catalog_landing import LandedRange
 from lakestream.pipeline.planner import RoundLimits, TopicWork, divide
 from lakestream.pipeline.tasks import Answer, Failed, Landed, Places, describe, pack_task, unpack_answer
 from lakestream.pipeline.worker import land_task
@@ -99,3 +101,21 @@ def _sum(topic_id: bytes, parts: int, answers: Sequence[Answer]) -> Landed | Fai
     if len(landed) != parts:
         return Failed(topic_id, f"{parts - len(landed)} of {parts} tasks did not answer", False)
     return Landed(topic_id, [file for one in landed for file in one.files])
+
+
+def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] | Failed:
+    """What the state remembers of each range (T16). Every offset of a range has to be a row."""
+    digests = add_digests(stats.digests for stats in files)
+    sizes: dict[int, int] = {}
+    for part in work.slices:
+        sizes[part.partition] = sizes.get(part.partition, 0) + part.length
+    found = []
+    for one in work.ranges:
+        digest = digests.get(one.partition)
+        records = digest.records if digest is not None else 0
+        if digest is None or records != one.end - one.start:
+            told = f"offsets {one.start} to {one.end} of partition {one.partition} gave {records} records"
+            return Failed(work.topic_id, told, True)
+        size = sizes.get(one.partition, 0)
+        found.append(LandedRange(one.partition, one.start, one.end, records, digest.hash, size))
+    return found

@@ -31,7 +31,10 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["folder", "folder as on NFS", "memory", pytest.param("s3", marks=pytest.mark.xdist_group("weed"))])
+ON_S3 = pytest.param("s3", marks=pytest.mark.xdist_group("weed"))
+
+
+@pytest.fixture(params=["folder", "folder as on NFS", "memory", ON_S3])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatedStore]:
     if request.param == "folder":
         yield open_table_store(f"file://{tmp_path}/warehouse")

@@ -249,6 +249,42 @@ async def test_what_a_killed_pipeline_had_still_to_delete_is_found_by_the_next_o
     await second.stop()
 
 
+async def test_a_round_that_commits_while_orphans_are_judged_keeps_its_files_T12(
+    world: CareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a round is over is asked before what the table knows: in between it may land, and be over."""
+    topic_id = await filled(world, rounds=1)
+    working, second = world.pipeline, await start_pipeline(world.folder, world.log, member=1_000_001, seed=12)
+    finish, written, go_on = working.lander.finish, asyncio.Event(), asyncio.Event()
+
+    async def put_off(*arguments: Any) -> Any:
+        written.set()
+        await go_on.wait()
+        return await finish(*arguments)
+
+    monkeypatch.setattr(working.lander, "finish", put_off)
+    state = world.broker.replica.state
+    await world.fill(*(state.streams.by_id[one] for one in state.topics.by_id[topic_id].streams))
+    await working.replica.catch_up()
+    round_ = asyncio.create_task(working.driver.drain())
+    await written.wait()
+    location_of = second.lander.location_of
+
+    async def lands_meanwhile(topic_id: bytes) -> str:
+        location = await location_of(topic_id)
+        go_on.set()
+        await round_
+        await working.membership._beat()
+        await second.replica.catch_up()
+        return location
+
+    monkeypatch.setattr(second.lander, "location_of", lands_meanwhile)
+    result = await caretaker(world, second).remove_orphans(topic_id, 0, dry_run=False)
+    assert result.figures["ours"] == 0
+    assert second.rows("a").num_rows == 40
+    await second.stop()
+
+
 def files_in(folder: Path) -> set[str]:
     return {str(path) for path in folder.rglob("*") if path.is_file()}
 
