@@ -23,6 +23,8 @@ from lakestream.model.state import State, load
 from lakestream.model.topics import Topic
 
 ATTEMPTS = 3
+STATE_S = 5.0
+"""A state serves for the topics that are checked so long after it was read: to export it costs a broker time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,7 @@ class Checker:
         self._ownership = ownership
         self._watch = watch
         self._options = options
+        self._known: tuple[float, State] | None = None
 
     async def verify(self, names: Sequence[str] = ()) -> Report:
         """All topics, or the named ones. Raises LakestreamError if not even the state can be read."""
@@ -60,7 +63,16 @@ class Checker:
         return report
 
     async def _state(self) -> State:
-        return load((await self._cluster.exported()).checkpoint)
+        """As it is now."""
+        state = load((await self._cluster.exported()).checkpoint)
+        self._known = asyncio.get_running_loop().time(), state
+        return state
+
+    async def _recent(self) -> State:
+        """As it is, or was a moment ago."""
+        if self._known is None or asyncio.get_running_loop().time() - self._known[0] > STATE_S:
+            return await self._state()
+        return self._known[1]
 
     async def _check_wal(self, report: Report, before: State, store: DatedStore, patience: Patience) -> None:
         self._watch.begin("WAL objects", 0)
@@ -75,7 +87,7 @@ class Checker:
 
     async def _check_topic(self, name: str, store: DatedStore, patience: Patience) -> TopicReport:
         for attempt in range(ATTEMPTS):
-            state = await self._state()
+            state = await (self._state() if attempt else self._recent())
             check = TopicCheck(self._cluster, store, self._watch, state, name)
             try:
                 await check.run(self._ownership, patience, self._options.now_ms)

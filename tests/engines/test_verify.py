@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from pyiceberg.expressions import BooleanExpression, EqualTo
 
 pytest.importorskip("pyiceberg")
 
-from lakestream.cli.verify import verify
+from lakestream.cli.verify import Brokers, verify
 from lakestream.data.tables.arrow_view import digest_rows
 from lakestream.data.tables.schema import ARROW_SCHEMA
 from lakestream.model.catalog import NoteRemoved
@@ -101,6 +102,27 @@ def test_all_topics_are_checked_when_none_is_named_and_people_get_a_table(world:
     world.landed("named")
     result = CliRunner().invoke(verify, ["--bootstrap", world.bootstrap, "--http", world.http])
     assert "named" in result.stdout and "PROVEN" in result.stdout
+
+
+def test_many_quick_topics_are_checked_by_few_exports_of_the_state(
+    world: VerifyWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"quick-{n}" for n in range(8)]
+    for name in names:
+        world.topic(name)
+        world.append(name, 0, plain_records(3, name))
+    world.land()
+    exported, exports = Brokers.exported, 0
+
+    async def counted(brokers: Brokers) -> Any:
+        nonlocal exports
+        exports += 1
+        return await exported(brokers)
+
+    monkeypatch.setattr(Brokers, "exported", counted)
+    checked = world.verify(*names)
+    assert checked.code == 0 and [one["proven_rows"] for one in checked.report["topics"]] == [3] * 8
+    assert exports < 8
 
 
 @pytest.mark.parametrize(
