@@ -83,15 +83,13 @@ def check_warehouse(store: DatedStore, state: State, patience: Patience, now_ms:
     place = f"{warehouse_uri(store.root, state.cluster)}/{STREAMS}/"
     known = {root_of(table.location) for table in state.catalog.tables.values()}
     known.update(root_of(purge.location) for purge in state.catalog.purges.values())
-    youngest: dict[str, int] = {}
-    for uri, _, changed_ms in store.list_dated(place):
-        folder = place + uri[len(place) :].partition("/")[0]
-        youngest[folder] = max(youngest.get(folder, 0), changed_ms)
-    return [
-        Finding(kind=Kind.ORPHAN, text="a table's folder, but of no table that there is", place=folder)
-        for folder, changed_ms in sorted(youngest.items())
-        if folder not in known and changed_ms <= now_ms - patience.others_ms
-    ]
+    found = []
+    for folder in store.folders(place):
+        ages = [changed_ms for _, _, changed_ms in store.list_dated(f"{folder}/")] if folder not in known else []
+        if ages and max(ages) <= now_ms - patience.others_ms:
+            text = "a table's folder, but of no table that there is"
+            found.append(Finding(kind=Kind.ORPHAN, text=text, place=folder))
+    return found
 
 
 def check_orphans(

@@ -23,7 +23,7 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.care import DONE, FAILED, RUNNING, CareRequest, TellCare
 from lakestream.model.catalog import CatalogTable, HoldTopic
-from lakestream.model.catalog_names import root_of
+from lakestream.model.catalog_names import STREAMS, root_of, warehouse_uri
 from lakestream.model.topics import Topic
 from lakestream.pipeline.care_accounts import Accounts
 from lakestream.pipeline.care_jobs import CareJobs, NotDone, Progress, Result
@@ -35,6 +35,7 @@ from lakestream.pipeline.leftovers import ORPHANS
 from lakestream.pipeline.orphans import OTHERS_MS, Listed, Orphans, judge_orphans, over_by
 from lakestream.pipeline.repair import Tools, repair
 from lakestream.pipeline.tasks import Failed
+from lakestream.pipeline.unborn import find_unbound, judge_unborn, places
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Caretaker:
         self._seen: dict[bytes, _Seen] = {}
         self._began_s = clock.monotonic()
         self._told_s = 0.0
+        self._unborn_s = self._began_s + schedule.orphans_first_s
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -111,6 +113,9 @@ class Caretaker:
         if self._schedule.enabled:
             for topic_id in list(self._replica.state.catalog.landings):
                 await self._look_after(topic_id)
+            if self._clock.monotonic() >= self._unborn_s:
+                self._unborn_s = self._clock.monotonic() + self._schedule.orphans_every_s
+                await self.remove_unborn()
 
     # -- by request ---------------------------------------------------------------------------------------------------
 
@@ -154,6 +159,8 @@ class Caretaker:
                 await self._settle(topic_id, progress)
                 return await self._jobs.expire(topic_id, age_ms)
             case "orphans":
+                if arguments.get("dry_run") != "true":
+                    await self.remove_unborn()
                 return await self.remove_orphans(topic_id, age_ms, dry_run=arguments.get("dry_run") == "true")
             case "repair":
                 return await self.repair(topic_id, accept_loss=arguments.get("accept_loss") == "true")
@@ -265,6 +272,17 @@ class Caretaker:
         size = sum(found.sizes[uri] for uri in going)
         figures = {"ours": len(ours), "others": len(found.others), "spared": spared, "bytes": size}
         return Result("; ".join(said), figures)
+
+    async def remove_unborn(self) -> int:
+        """Delete what is left of tables that were never bound to their topics (unborn.py); how many there were."""
+        lander, place = self._lander, f"{warehouse_uri(self._lander.store.root, self._replica.state.cluster)}/{STREAMS}"
+        found = await lander.off(find_unbound, lander.store, place, places(self._replica.state.catalog))
+        await self._replica.catch_up()
+        unborn = judge_unborn(found, self._replica.state)
+        await lander.off(lander.store.delete, unborn)
+        if unborn:
+            log.info("removed the first files of %d tables that were never bound to their topics", len(unborn))
+        return len(unborn)
 
     async def _judge_orphans(self, topic_id: bytes, listed: Listed, before_ms: int) -> Orphans:
         over = over_by(listed, self._replica.state)

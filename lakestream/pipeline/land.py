@@ -23,7 +23,7 @@ from lakestream.data.tables.progress import Range, pack_digests
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.summaries import DIGESTS_KEY, accounted_after
 from lakestream.data.tables.table_metadata import Table
-from lakestream.data.tables.topic_table import STREAM_ORDER, TOPIC_ID_PROPERTY, new_topic_table
+from lakestream.data.tables.topic_table import MAKER_PROPERTY, STREAM_ORDER, TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.errors import Corrupt, Fenced, LakestreamError, Missing, Retry, Unknown
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
@@ -41,6 +41,7 @@ from lakestream.pipeline.planner import TopicWork, waits, wanted_from
 from lakestream.pipeline.rounds import ranges_of
 from lakestream.pipeline.sweep import RoundName, candidates, referenced
 from lakestream.pipeline.tasks import Failed, Landed
+from lakestream.pipeline.unborn import maker
 
 log = logging.getLogger(__name__)
 
@@ -173,16 +174,23 @@ class Lander:
         return known
 
     async def _make(self, topic: Topic) -> Table | No:
-        uuid = str(UUID(int=self._random.getrandbits(128), version=4))
+        epoch, uuid = self._replica.epoch, str(UUID(int=self._random.getrandbits(128), version=4))
         metadata = new_topic_table(
             table_uuid=uuid,
             topic_id=topic.id,
             location=self._warehouse().place_for(STREAMS, topic.name, uuid),
             now_ms=self._clock.wall_ms(),
+            properties={MAKER_PROPERTY: maker(self._replica.member_id, epoch)},
         )
         table = await self.off(self._committer.create, metadata)
         change = TableChange(STREAMS, topic.name, uuid, "", table.metadata_location, topic_id=topic.id)
-        outcome = await self._replica.propose(CommitTables([change]))
+        try:
+            if self._replica.epoch != epoch:  # others may take the file for one that never counts
+                raise Fenced(TOO_LATE.message)
+            outcome = await self._replica.propose(CommitTables([change]))
+        except (Fenced, Retry):
+            await self._remove([table.metadata_location])
+            raise
         if isinstance(outcome, No):
             await self._remove([table.metadata_location])
             return outcome

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lakestream.model.state import State
-from lakestream.pipeline.sweep import is_over, round_of
+from lakestream.pipeline.sweep import epoch_is_over, is_over, round_of
 
 OTHERS_MS = 3 * 86_400_000
 _OWNED = re.compile(r"/metadata/(?:snap-\d+-1-)?(\d+)-(\d+)(?:-[0-9a-f-]{36}-m\d+)?\.avro$")
@@ -67,11 +67,7 @@ def _is_over(uri: str, state: State) -> bool:
     if name is not None:
         return is_over(state, name)
     owned = _OWNED.search(uri)
-    if owned is None:
-        return False
-    member = state.members.by_id.get(int(owned[1]))
-    ended = member is None or not member.alive or member.epoch != int(owned[2])
-    return ended and int(owned[2]) < state.members.next_epoch
+    return owned is not None and epoch_is_over(state, int(owned[1]), int(owned[2]))
 
 
 def _is_past(uri: str, location: str) -> bool:

@@ -35,14 +35,18 @@ def round_of(uri: str) -> RoundName | None:
     return None
 
 
+def epoch_is_over(state: State, member_id: int, epoch: int) -> bool:
+    """Whether no command of this epoch can come any more."""
+    member = state.members.by_id.get(member_id)
+    ended = member is None or not member.alive or member.epoch != epoch
+    return ended and epoch < state.members.next_epoch
+
+
 def is_over(state: State, name: RoundName) -> bool:
     """Whether no command of this round can come any more."""
-    if name.epoch >= state.members.next_epoch:
-        return False
     member = state.members.by_id.get(name.member)
-    if member is None or not member.alive or member.epoch != name.epoch:
-        return True
-    return name.round <= member.tick
+    goes_on = member is not None and member.alive and member.epoch == name.epoch and member.tick < name.round
+    return not goes_on and name.epoch < state.members.next_epoch
 
 
 def candidates(uris: Iterable[str], state: State) -> list[str]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lakestream.data.tables.past import runs, since
 from lakestream.data.tables.table_metadata import TableMetadata
@@ -21,27 +20,18 @@ ROUNDS = 5
 PURGES_S = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """What may lie about in the end.
+async def judge_lake(cluster: LakeCluster, operator: Operator, topics: Sequence[bytes], dead_may_stay: bool) -> None:
+    """Raises Violation.
 
-    dead        WAL objects without entries, places of dropped tables: where wall clocks were set back cluster time
-                stood still (L14)
-    unborn      first metadata files of tables whose maker died before it could tell anybody
+    `dead_may_stay`: where wall clocks were set back cluster time stood still (L14), and with it the graces of WAL
+    objects without entries and of places of dropped tables.
     """
-
-    dead: bool
-    unborn: bool
-
-
-async def judge_lake(cluster: LakeCluster, operator: Operator, topics: Sequence[bytes], allowed: Allowed) -> None:
-    """Raises Violation."""
-    await judge(cluster, topics, allowed.dead)
+    await judge(cluster, topics, dead_may_stay)
     state = cluster.auditor.state
     for topic_id in topics:
         _judge_rows(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
         _judge_memory(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
-    await _judge_files(cluster, operator, topics, allowed)
+    await _judge_files(cluster, operator, topics, dead_may_stay)
     _judge_accounts(cluster, topics)
     cluster.check()
 
@@ -76,11 +66,11 @@ def _judge_memory(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
 
 
 async def _judge_files(
-    cluster: LakeCluster, operator: Operator, topics: Sequence[bytes], allowed: Allowed
+    cluster: LakeCluster, operator: Operator, topics: Sequence[bytes], dead_may_stay: bool
 ) -> None:
     """When somebody has asked for it no file is left that no snapshot of a table needs (C10, T12)."""
     left: list[str] = []
-    if not allowed.dead:
+    if not dead_may_stay:
         await _purged(cluster)
     for _ in range(ROUNDS):
         asked = [await operator.request(topic_id, "orphans", older_than_ms="0") for topic_id in topics]
@@ -88,7 +78,7 @@ async def _judge_files(
             answer = await operator.answer(request)
             if answer.status != DONE:
                 raise Violation(f"orphans cannot be removed though all is well: {answer.text}")
-        left = _left_over(cluster, allowed) + _outlived(cluster, topics)
+        left = _left_over(cluster) + _outlived(cluster, topics)
         if not left:
             return
         await asyncio.sleep(1.5)
@@ -128,13 +118,12 @@ def _judge_accounts(cluster: LakeCluster, topics: Sequence[bytes]) -> None:
             raise Violation(f"snapshots of others are not accounted for: {others}")
 
 
-def _left_over(cluster: LakeCluster, allowed: Allowed) -> list[str]:
-    """Files that no snapshot needs, and that are not allowed."""
+def _left_over(cluster: LakeCluster) -> list[str]:
+    """Files that no snapshot needs, where nothing waits to be purged."""
     tables = cluster.auditor.state.catalog.tables.values()
     needed: set[str] = set()
     for table in tables:
         metadata = TableMetadata.parse(cluster.tables.get(table.location))
         needed |= reachable(cluster.tables, metadata) | {table.location}
     dropped = tuple(f"{root_of(purge.location)}/" for purge in cluster.auditor.state.catalog.purges.values())
-    unneeded = [uri for uri in cluster.tables.files if uri not in needed and not uri.startswith(dropped)]
-    return [uri for uri in unneeded if not (allowed.unborn and "/metadata/00000-" in uri)]
+    return [uri for uri in cluster.tables.files if uri not in needed and not uri.startswith(dropped)]

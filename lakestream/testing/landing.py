@@ -31,10 +31,9 @@ from lakestream.pipeline.planner import RoundLimits
 from lakestream.pipeline.service import MEMBER_ID
 from lakestream.testing.clients import Client, Consumer, IdempotentProducer, PlainProducer
 from lakestream.testing.cluster import Cluster
-from lakestream.testing.faults import NO_FAULTS
 from lakestream.testing.foreigners import Foreigner
 from lakestream.testing.lake_cluster import LakeCluster
-from lakestream.testing.lake_judgement import Allowed, judge_lake
+from lakestream.testing.lake_judgement import judge_lake
 from lakestream.testing.ledger import Partition, Violation
 from lakestream.testing.mixes import LAKE_MIXES, LakeMix, Mix
 from lakestream.testing.node import Classes, NodeOptions
@@ -175,14 +174,10 @@ class Landing(Scenario):
         await self._quiesce()
         for task in side:
             task.cancel()
-        await judge_lake(cluster, Operator(cluster, "the last one", []), self._topics, self._allowed())
+        last = Operator(cluster, "the last one", [])
+        await judge_lake(cluster, last, self._topics, dead_may_stay=self._mix.jump_every_s > 0)
         self._check()
         return self._landing_report(others)
-
-    def _allowed(self) -> Allowed:
-        mix = self._lake_mix
-        lossy = mix.faults.tables != NO_FAULTS or mix.kill_every_s > 0
-        return Allowed(dead=mix.jump_every_s > 0, unborn=lossy)
 
     async def _chaos(self, seconds: float) -> None:
         until = self._loop.time() + seconds

@@ -53,6 +53,10 @@ class MemoryTables:
     def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
         return [(uri, size, self._changed_ms[uri]) for uri, size in self.list(prefix)]
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        below = (uri[len(prefix) :].partition("/") for uri in self.files if uri.startswith(prefix))
+        return sorted({f"{prefix}{name}" for name, slash, _ in below if slash})
+
     def delete(self, uris: Sequence[str]) -> None:
         for uri in uris:
             self.files.pop(uri, None)
@@ -84,6 +88,9 @@ class FaultyTables:
 
     def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
         return self._asked(lambda: self._store.list_dated(prefix))
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        return self._asked(lambda: self._store.folders(prefix))
 
     def delete(self, uris: Sequence[str]) -> None:
         gone = [*uris]

@@ -95,6 +95,14 @@ def test_a_listing_has_what_starts_with_the_prefix(store: TableStore) -> None:
     ]
 
 
+def test_folders_are_listed_without_what_is_in_them(store: TableStore) -> None:
+    for name in ("t/one-1/data/x", "t/one-1/y", "t/two/data/z", "t/file", "u/three/x"):
+        store.put(f"{store.root}/{name}", b"1")
+    assert list(store.folders(f"{store.root}/t/")) == [f"{store.root}/t/one-1", f"{store.root}/t/two"]
+    assert list(store.folders(f"{store.root}/t/one-1/")) == [f"{store.root}/t/one-1/data"]
+    assert list(store.folders(f"{store.root}/nothing/")) == []
+
+
 def test_nothing_outside_the_root_is_touched(store: TableStore) -> None:
     root = store.root
     for uri in ("file:///etc/passwd", f"{root}/../x", f"{root}2/x", f"{root}/", "x", f"{root}//x"):

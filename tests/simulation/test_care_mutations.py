@@ -71,6 +71,18 @@ def test_what_is_never_swept_nor_found_is_noticed_C10(monkeypatch: pytest.Monkey
     assert "not removed" in first_violation(BAD, pipeline=PipelineClasses(lander=NeverSweeps))
 
 
+class NeverLooksForUnborn(Caretaker):
+    """Breaks C10: the first file of a table that its maker died with stays for ever."""
+
+    async def remove_unborn(self) -> int:
+        return 0
+
+
+def test_what_is_left_of_a_table_that_was_never_bound_is_noticed_C10() -> None:
+    said = first_violation(("crash between any two steps",), pipeline=PipelineClasses(caretaker=NeverLooksForUnborn))
+    assert "not removed" in said and "/metadata/00000-" in said
+
+
 def test_retention_that_takes_too_much_is_noticed_T21(monkeypatch: pytest.MonkeyPatch) -> None:
     def more(state: State, topic: Topic) -> Mapping[int, int]:
         return {partition: first + 1 for partition, first in keep_from(state, topic).items()}

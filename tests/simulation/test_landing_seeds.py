@@ -55,6 +55,7 @@ FOUND = {
     "a slow clock lets snapshots expire that wait to be accounted for (T16)": (2207, "everything"),
     "a pipeline stands still while its topic is deleted (T12)": (10_460, "paused"),
     "a round is over between two looks of one search for orphans (T12)": (10_777, "others at work"),
+    "a table is made while its topic is deleted, and its maker stands still (T12)": (11_870, ""),
     "a lock is held while deletes are read": (6, "cut off"),
 }
 """Seeds that found something. What a seed runs changes with the simulator."""

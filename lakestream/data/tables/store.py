@@ -48,6 +48,10 @@ class TableStore(Protocol):
         """The URIs that start with `prefix` and their sizes, in order."""
         ...
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        """The folders right below `prefix`, which ends with a slash, in order, and without one."""
+        ...
+
     def delete(self, uris: Sequence[str]) -> None:
         """Those that are gone already are no error."""
         ...
@@ -129,6 +133,11 @@ class FolderTableStore:
                         told = os.stat(f"{folder}/{name}")
                         found.append((uri, told.st_size, told.st_mtime_ns // 1_000_000))
         return sorted(found)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        with suppress(FileNotFoundError), os.scandir(self._folder(prefix.rstrip("/"))) as entries:
+            return sorted(f"{prefix}{entry.name}" for entry in entries if entry.is_dir())
+        return []
 
     def delete(self, uris: Sequence[str]) -> None:
         for uri in uris:
@@ -214,6 +223,13 @@ class ObjectTableStore:
             for meta in metas
         ]
         return sorted(each for each in found if each[0].startswith(prefix))
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        import obstore
+
+        key = key_below(self.root, f"{prefix}-").removesuffix("-")
+        found = self._asked(prefix, lambda: obstore.list_with_delimiter(self._store, prefix=key or None))
+        return sorted(f"{self.root}/{one.rstrip('/')}" for one in found["common_prefixes"])
 
     def delete(self, uris: Sequence[str]) -> None:
         import obstore

@@ -8,6 +8,8 @@ from lakestream.data.tables.progress import PROGRESS_PROPERTY, pack_progress
 from lakestream.data.tables.table_metadata import TableMetadata
 
 TOPIC_ID_PROPERTY = "lakestream.topic-id"
+MAKER_PROPERTY = "lakestream.maker"
+"""The member and the epoch that made the table: what was never bound can be told by it (T12)."""
 RESERVED_PREFIX = "lakestream."
 """Properties that only we may set (T13)."""
 LAST_RESERVED_COLUMN_ID = 99

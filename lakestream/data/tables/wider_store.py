@@ -95,6 +95,9 @@ class WiderStore:
     def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
         return self._of(prefix).list_dated(prefix)
 
+    def folders(self, prefix: str) -> Sequence[str]:
+        return self._of(prefix).folders(prefix)
+
     def delete(self, uris: Sequence[str]) -> None:
         for uri in uris:
             self._of(uri).delete([uri])
