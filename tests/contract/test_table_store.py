@@ -76,6 +76,16 @@ def test_what_is_not_there_is_missing_and_may_be_deleted(store: TableStore) -> N
             ask()
 
 
+def test_many_are_deleted_though_some_are_gone_already(store: TableStore) -> None:
+    uris = [f"{store.root}/many/{n}" for n in range(30)]
+    for uri in uris[::2]:
+        store.put(uri, b"1")
+    store.put(f"{store.root}/many-more", b"1")
+    store.delete(uris)
+    store.delete([])
+    assert store.list(f"{store.root}/many") == [(f"{store.root}/many-more", 1)]
+
+
 def test_a_place_that_was_emptied_is_filled_again(store: TableStore) -> None:
     for name in ("one", "two"):
         store.put(f"{store.root}/a/{name}", b"1")

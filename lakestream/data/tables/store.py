@@ -234,10 +234,15 @@ class ObjectTableStore:
     def delete(self, uris: Sequence[str]) -> None:
         import obstore
 
-        for uri in uris:
-            key = key_below(self.root, uri)
-            with suppress(Missing):
-                self._asked(uri, lambda key=key: obstore.delete(self._store, key))  # type: ignore[misc]
+        keys = [key_below(self.root, uri) for uri in uris]
+        if not keys:
+            return
+        try:
+            self._asked(uris[0], lambda: obstore.delete(self._store, keys))
+        except Missing:  # some stores stop at what is gone already
+            for uri, key in zip(uris, keys, strict=True):
+                with suppress(Missing):
+                    self._asked(uri, lambda key=key: obstore.delete(self._store, key))  # type: ignore[misc]
 
     def _asked(self, uri: str, ask: Callable[[], T]) -> T:
         from obstore.exceptions import BaseError
