@@ -4,6 +4,7 @@ Only folders that a topic's table was made in are opened, so what other engines 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from threading import Lock
 
 from lakestream.data.tables.store import DatedStore, TableStore, open_table_store
@@ -99,8 +100,8 @@ class WiderStore:
         return self._of(prefix).folders(prefix)
 
     def delete(self, uris: Sequence[str]) -> None:
-        for uri in uris:
-            self._of(uri).delete([uri])
+        for store, some in groupby(uris, self._of):
+            store.delete(list(some))
 
     def _of(self, uri: str) -> DatedStore:
         plain = canonical(uri)
