@@ -23,10 +23,10 @@ class AppendLimits:
     """Where objects have no price: after a tick of this size the next one may gather for a while (gathering.py),"""
     enough_bytes: int = 1024 * 1024
     """until it has so much,"""
-    gather_s: float = 0.008
+    gather_s: float = 0.012
     """or its oldest batch waited so long,"""
-    gather_silence_s: float = 0.004
-    """or nothing came for so long."""
+    gather_silence_s: float = 0.006
+    """or nothing came for so long: Kafka's clients linger for 5 ms, so their requests come in bursts."""
     write_timeout_s: float = 20.0
 
 
