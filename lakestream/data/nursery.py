@@ -4,6 +4,8 @@ The directory in which a file is made decides where ext4 keeps its inode. Withou
 for minutes after its file was deleted, and looks at all such inodes of the neighbourhood again for each new file: up to
 a millisecond in a folder where thousands of objects come and go. So files are made in directories of their own, some
 thousand in each, and the file system is asked to put each of these into another neighbourhood.
+
+Who makes files in a directory holds a lock on it: one that nobody holds was left by a dead process, and may go.
 """
 
 import fcntl
@@ -19,6 +21,7 @@ from lakestream.data.synced_files import Descriptor, is_linked
 FILES_A_DIRECTORY = 4096
 """About half of the inodes that ext4 keeps together."""
 NAMES = "nursery-"
+ATTEMPTS = 4
 _GET_FLAGS, _SET_FLAGS, _TOP_DIRECTORY = 0x80086601, 0x40086602, 0x00020000
 """Of Linux: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL."""
 
@@ -37,15 +40,18 @@ class Nursery:
 
     def make(self, mode: int = 0o644) -> int:
         """The descriptor of a new file without a name, open for writing."""
-        directory = self._opened()
-        try:
-            return _nameless(directory, mode)
-        except OSError:
-            if is_linked(directory):
-                raise
-            with self._lock:  # another process found it empty, and swept it away
-                self._left = 0
-            return _nameless(self._opened(), mode)
+        attempts = ATTEMPTS
+        while True:
+            directory = None
+            try:
+                directory = self._opened()
+                return _nameless(directory, mode)
+            except OSError:
+                attempts -= 1
+                if not attempts or (directory is not None and is_linked(directory)):
+                    raise
+                with self._lock:  # somebody took the directory away
+                    self._left = 0
 
     def close(self) -> None:
         with self._lock:
@@ -59,6 +65,8 @@ class Nursery:
                 path.mkdir()
                 self._path, self._left = path, FILES_A_DIRECTORY
                 self._directory = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                with suppress(OSError):  # just swept, before we could hold it: the next one then
+                    fcntl.flock(self._directory.number, fcntl.LOCK_SH | fcntl.LOCK_NB)
             self._left -= 1
             return self._directory
 
@@ -68,6 +76,13 @@ class Nursery:
             with suppress(OSError):
                 self._path.rmdir()
         self._path = self._directory = None
+
+
+def sweep_nursery(path: Path) -> None:
+    """Remove a directory that a dead process left. Raises OSError if it is in use, or gone."""
+    held = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    fcntl.flock(held.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    path.rmdir()
 
 
 def _nameless(directory: Descriptor, mode: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lakestream.data.nursery import NAMES, Nursery
+from lakestream.data.nursery import NAMES, Nursery, sweep_nursery
 from lakestream.data.synced_files import Descriptor, Directories, is_linked, link_synced, write_all
 from lakestream.errors import Exists, Retry, Unknown
 from lakestream.interfaces import Buffer
@@ -109,7 +109,7 @@ class Placer:
         for path in temporaries.iterdir():
             with suppress(OSError):
                 if path.name.startswith(NAMES):
-                    path.rmdir()  # whoever still needs it makes another one
+                    sweep_nursery(path)
                     continue
                 file = Descriptor(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
                 fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)

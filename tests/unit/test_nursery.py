@@ -1,6 +1,7 @@
 """Nameless files are made in directories that come and go, and nobody is hurt when one goes early."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from lakestream.data import nursery
 from lakestream.data.folder import FolderWal
 from lakestream.data.nursery import Nursery
+from lakestream.data.tables.store import FolderTableStore
 
 
 def _made(one: Nursery) -> int:
@@ -47,8 +49,24 @@ async def test_a_folder_that_is_opened_sweeps_what_the_dead_left_and_the_living_
     living = FolderWal(tmp_path)
     await living.put("x/1", [b"one"])
     other = FolderWal(tmp_path)
-    assert list((tmp_path / ".tmp").iterdir()) == []
+    [mine] = (tmp_path / ".tmp").iterdir()
+    assert mine.name != f"{nursery.NAMES}of-the-dead"
     await living.put("x/2", [b"two"])
     assert await other.read("x/2", [(0, 3)]) == [b"two"]
+    assert list((tmp_path / ".tmp").iterdir()) == [mine]
     await living.close()
     await other.close()
+
+
+def test_many_stores_that_open_and_write_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """As the workers of a pipeline do: each opens a store, which sweeps what the dead left."""
+
+    def work(number: int) -> int:
+        store = FolderTableStore(tmp_path)
+        for n in range(5):
+            store.put(f"{store.root}/{number % 3}/{number}-{n}", b"x")
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(200))) == list(range(200))
+    assert sum(path.is_file() for path in tmp_path.rglob("*")) == 1000
