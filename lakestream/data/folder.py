@@ -15,9 +15,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
-from lakestream.data.placer import Placer
+from lakestream.data.placer import Apart, Placer
 from lakestream.data.ready_files import Ready, ReadyFiles, is_hidden, open_shown, remove_if_left
-from lakestream.data.synced_files import Descriptor, FreshPages, is_synced_copy, read_range, read_without_waiting
+from lakestream.data.synced_files import (
+    Descriptor,
+    Directories,
+    FreshPages,
+    is_synced_copy,
+    read_range,
+    read_without_waiting,
+)
 from lakestream.errors import Missing, Retry, Unknown
 from lakestream.interfaces import Buffer, Clock, StoredObject
 from lakestream.sync_pace import SyncPace
@@ -49,16 +56,19 @@ class FolderWal:
         self.linger_ms = linger_ms
         self._pace = SyncPace(clock)
         self._root = Path(path).absolute()
-        self._placer = Placer(self._root, nameless)
+        self._directories = Directories(self._root)
+        self._made = Apart(self._root, nameless)
+        self._placer = Placer(self._directories, self._made)
         self._writers = ThreadPoolExecutor(writers, "wal-write")
         self._readers = ThreadPoolExecutor(readers, "wal-read")
         self._opened: OrderedDict[str, Descriptor] = OrderedDict()
         self._fresh = FreshPages(self._root, page_cache_bytes)
-        made = self._placer
-        self._ready = ReadyFiles(made.directories, made.nursery, self._writers.submit) if made.nameless else None
+        self._ready: ReadyFiles | None = None
+        if self._made.nameless:
+            self._ready = ReadyFiles(self._directories, self._made.nursery, self._writers.submit)
 
     def __repr__(self) -> str:
-        return f"FolderWal({str(self._root)!r}, {'nameless' if self._placer.nameless else 'hidden'} temporary files)"
+        return f"FolderWal({str(self._root)!r}, {'nameless' if self._made.nameless else 'hidden'} temporary files)"
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         _check(key)
@@ -101,13 +111,14 @@ class FolderWal:
             await asyncio.to_thread(pool.shutdown)
         for directory in used:
             self._remove_if_empty(directory)
-        self._placer.close()
+        self._made.nursery.close()
+        self._directories.clear()
         self._opened.clear()
 
     def _put(self, key: str, parts: Sequence[Buffer]) -> None:
         ready = None if self._ready is None else self._ready.take(key)
         if ready is None:
-            self._placer.make(key, parts, lambda: self._is_same(key, parts))
+            self._placer.put(key, parts, lambda: self._is_same(key, parts))
         else:
             _fill(key, ready, parts)
         self._fresh.add(key, sum(map(len, parts)))
@@ -153,7 +164,7 @@ class FolderWal:
         with suppress(OSError):
             while directory:
                 os.rmdir(self._root / directory)
-                self._placer.directories.forget(directory)
+                self._directories.forget(directory)
                 directory = directory.rpartition("/")[0]
 
 

@@ -2,14 +2,19 @@
 
 So a file appears whole or not at all, whichever process dies in between, and two writers of one name cannot both win.
 Where the file system knows no nameless files (NFS) a hidden temporary name takes their place.
+
+    Apart       made in a nursery below one root (nursery.py): for many files that come and go, all on one file system
+    near        made in the very directory that they go to, which may be mounted from elsewhere
 """
 
+import errno
 import fcntl
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from lakestream.data.nursery import NAMES, Nursery, sweep_nursery
 from lakestream.data.synced_files import Descriptor, Directories, is_linked, link_synced, write_all
@@ -18,24 +23,30 @@ from lakestream.interfaces import Buffer
 
 TEMPORARY = ".tmp"
 PLACE_ATTEMPTS = 8
+_UNKNOWN_HERE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+_numbers = itertools.count()
+
+
+class Unlinked(NamedTuple):
+    """A new file, open for writing, and the path to link it from."""
+
+    file: int
+    path: str
+    nameless: bool
+
+
+Maker = Callable[[Descriptor, Path], AbstractContextManager[Unlinked]]
+"""Makes a file that is to be linked into a directory; what was not linked is gone afterwards."""
 
 
 class Placer:
     """Safe to use from several threads, and by several processes at once."""
 
-    def __init__(self, root: Path, nameless: bool = True) -> None:
-        self.directories = Directories(root)
-        self._root = root
-        self._sweep()
-        self.nameless = nameless and self._knows_nameless_files()
-        self.nursery = Nursery(root / TEMPORARY)
-        self._numbers = itertools.count()
+    def __init__(self, directories: Directories, make: Maker) -> None:
+        self._directories = directories
+        self._make = make
 
-    def close(self) -> None:
-        self.nursery.close()
-        self.directories.clear()
-
-    def make(self, key: str, parts: Sequence[Buffer], is_same: Callable[[], bool]) -> None:
+    def put(self, key: str, parts: Sequence[Buffer], is_same: Callable[[], bool]) -> None:
         """Returns when the file is durable. `is_same` says whether one that was there already holds the same.
 
         Raises Exists if it does not, Retry if nothing is there, Unknown if something may be.
@@ -55,58 +66,86 @@ class Placer:
         for _ in range(PLACE_ATTEMPTS):
             place = None
             try:
-                place = self.directories.open(directory)
-                return place, self._write_and_link(place.number, name, parts)
+                place = self._directories.open(directory)
+                with self._make(place, self._directories.root / directory) as made:
+                    write_all(made.file, parts)
+                    return place, link_synced(made.file, made.path, place.number, name, nameless=made.nameless)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError) and (place is None or is_linked(place)):
                     raise Retry(f"{key} cannot be written: {error}") from error
                 # The directory was empty and somebody who deletes, maybe another process, took it away: make it again.
-                self.directories.forget(directory)
+                self._directories.forget(directory)
         raise Retry(f"{key} cannot be written: its directory keeps vanishing")
 
-    def _write_and_link(self, directory: int, name: str, parts: Sequence[Buffer]) -> bool:
-        with self._unlinked_file() as (file, path):
-            write_all(file, parts)
-            return link_synced(file, path, directory, name, nameless=self.nameless)
+
+@contextmanager
+def near(place: Descriptor, path: Path) -> Iterator[Unlinked]:
+    """In the directory that it goes to."""
+    try:
+        file = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=place.number)
+    except OSError as error:
+        if error.errno not in _UNKNOWN_HERE:
+            raise
+        with near_by_name(place, path) as made:
+            yield made
+        return
+    with _closed(file):
+        yield Unlinked(file, f"/proc/self/fd/{file}", True)
+
+
+def near_by_name(_: Descriptor, path: Path) -> AbstractContextManager[Unlinked]:
+    return _hidden(path / _temporary_name())
+
+
+@contextmanager
+def _hidden(path: Path) -> Iterator[Unlinked]:
+    """By a temporary name."""
+    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    try:
+        # Held as long as the writer lives: an unlocked temporary file was left by a dead one.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with _closed(file):
+            yield Unlinked(file, str(path), False)
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+class Apart:
+    """A Maker for one root: nameless files come out of a nursery, others get a temporary name beside it."""
+
+    def __init__(self, root: Path, nameless: bool = True) -> None:
+        self._folder = root / TEMPORARY
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        self.nameless = nameless and self._knows_nameless_files()
+        self.nursery = Nursery(self._folder)
 
     @contextmanager
-    def _unlinked_file(self) -> Iterator[tuple[int, str]]:
-        """A new file and the path to link it from; what was not linked is gone afterwards."""
-        path = ""
-        if self.nameless:
-            file = self.nursery.make()
-        else:
-            path = str(self._root / TEMPORARY / f"{os.getpid()}-{id(self)}-{next(self._numbers)}")
-            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-            # Held as long as the writer lives: an unlocked temporary file was left by a dead one.
-            fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield file, path or f"/proc/self/fd/{file}"
-        finally:
-            # What matters has been synced by now, so a failure here must not make a linked file look unwritten.
-            with suppress(OSError):
-                os.close(file)
-            if path:
-                with suppress(OSError):
-                    os.unlink(path)
+    def __call__(self, place: Descriptor, path: Path) -> Iterator[Unlinked]:
+        if not self.nameless:
+            with _hidden(self._folder / _temporary_name()) as made:
+                yield made
+            return
+        file = self.nursery.make()
+        with _closed(file):
+            yield Unlinked(file, f"/proc/self/fd/{file}", True)
 
     def _knows_nameless_files(self) -> bool:
         """Try it: the file system may not know them, and a process without /proc cannot link them."""
         probe = f"probe-{os.getpid()}-{id(self)}"
-        hidden = Descriptor(os.open(self._root / TEMPORARY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        folder = Descriptor(os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
-            file = Descriptor(os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, dir_fd=hidden.number))
-            os.link(f"/proc/self/fd/{file.number}", probe, dst_dir_fd=hidden.number, follow_symlinks=True)
-            os.unlink(probe, dir_fd=hidden.number)
+            file = Descriptor(os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder.number))
+            os.link(f"/proc/self/fd/{file.number}", probe, dst_dir_fd=folder.number, follow_symlinks=True)
+            os.unlink(probe, dir_fd=folder.number)
         except (AttributeError, OSError):
             return False
         return True
 
     def _sweep(self) -> None:
         """Remove what dead writers left behind."""
-        temporaries = self._root / TEMPORARY
-        temporaries.mkdir(exist_ok=True)
-        for path in temporaries.iterdir():
+        for path in self._folder.iterdir():
             with suppress(OSError):
                 if path.name.startswith(NAMES):
                     sweep_nursery(path)
@@ -114,3 +153,18 @@ class Placer:
                 file = Descriptor(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
                 fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
+
+
+def _temporary_name() -> str:
+    """Another one each time, on whatever machines share the folder."""
+    return f".tmp-{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
+
+
+@contextmanager
+def _closed(file: int) -> Iterator[None]:
+    """Close it in the end. What matters is synced by then: a failure must not make a linked file look unwritten."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.close(file)

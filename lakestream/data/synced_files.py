@@ -163,7 +163,7 @@ class Directories:
     """Durable directories, held open: what is linked into one can never end up in a successor of the same name."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._open: OrderedDict[str, Descriptor] = OrderedDict()
         self._lock = threading.Lock()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -180,12 +180,12 @@ class Directories:
         above = directory.rpartition("/")[0]
         if above:
             self._hold(above)
-            path = self._root / directory
+            path = self.root / directory
             path.mkdir(parents=True, exist_ok=True)
             sync_directory(path.parent)
         else:
-            make_durable_directory(self._root / directory, self._root)
-        made = Descriptor(os.open(self._root / directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            make_durable_directory(self.root / directory, self.root)
+        made = Descriptor(os.open(self.root / directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         with self._lock:
             self._open[directory] = made
             if len(self._open) > self._open_max:

@@ -114,8 +114,9 @@ class Caretaker:
             for topic_id in list(self._replica.state.catalog.landings):
                 await self._look_after(topic_id)
             if self._clock.monotonic() >= self._unborn_s:
-                self._unborn_s = self._clock.monotonic() + self._schedule.orphans_every_s
+                self._unborn_s = self._clock.monotonic() + self._schedule.again_s
                 await self.remove_unborn()
+                self._unborn_s = self._clock.monotonic() + self._schedule.orphans_every_s
 
     # -- by request ---------------------------------------------------------------------------------------------------
 

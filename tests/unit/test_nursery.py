@@ -1,15 +1,19 @@
 """Nameless files are made in directories that come and go, and nobody is hurt when one goes early."""
 
+import asyncio
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lakestream.data import nursery
+from lakestream.data import nursery, placer
 from lakestream.data.folder import FolderWal
 from lakestream.data.nursery import Nursery
 from lakestream.data.tables.store import FolderTableStore
+from lakestream.errors import Exists
 
 
 def _made(one: Nursery) -> int:
@@ -70,3 +74,36 @@ def test_many_stores_that_open_and_write_at_once_do_not_disturb_each_other(tmp_p
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(200))) == list(range(200))
     assert sum(path.is_file() for path in tmp_path.rglob("*")) == 1000
+
+
+async def test_many_folders_that_open_and_write_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    async def work(number: int) -> None:
+        wal = FolderWal(tmp_path)
+        for n in range(5):
+            await wal.put(f"x/{number}-{n}", [b"x" * 100_000])
+        await wal.close()
+
+    await asyncio.gather(*(work(number) for number in range(40)))
+    made = await asyncio.to_thread(lambda: sum(path.is_file() for path in tmp_path.rglob("*")))
+    assert made == 200
+
+
+def test_a_table_in_a_file_system_without_nameless_files_is_written_by_hidden_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be mounted below a root that knows them: each file finds out for itself."""
+    real, refused = os.open, []
+
+    def without(path: Any, flags: int, *more: Any, **how: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            refused.append(path)
+            raise OSError(errno.EOPNOTSUPP, "not here")
+        return real(path, flags, *more, **how)
+
+    monkeypatch.setattr(placer.os, "open", without)
+    store = FolderTableStore(tmp_path)
+    store.put(f"{store.root}/a/b", b"whole")
+    store.put(f"{store.root}/a/b", b"whole")
+    with pytest.raises(Exists):
+        store.put(f"{store.root}/a/b", b"other")
+    assert len(refused) == 3 and store.list(f"{store.root}/") == [(f"{store.root}/a/b", 5)]

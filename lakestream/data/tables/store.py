@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from lakestream.data.placer import Placer
-from lakestream.data.synced_files import is_synced_copy, open_to_read, read_bytes
+from lakestream.data.placer import Placer, near, near_by_name
+from lakestream.data.synced_files import Directories, is_synced_copy, open_to_read, read_bytes
 from lakestream.errors import Exists, Missing, Rejected, Retry, Unknown
 from lakestream.model.catalog_names import canonical
 from lakestream.model.reasons import Reason
@@ -94,7 +94,7 @@ class FolderTableStore:
     @cached_property
     def _placer(self) -> Placer:
         """Made for the first file: who only reads needs no right to write."""
-        return Placer(self._root, self._nameless)
+        return Placer(Directories(self._root), near if self._nameless else near_by_name)
 
     def __repr__(self) -> str:
         return f"FolderTableStore({str(self._root)!r})"
@@ -111,7 +111,7 @@ class FolderTableStore:
             placer = self._placer
         except OSError as error:
             raise Retry(f"{uri} cannot be written: {error}") from error
-        placer.make(key, [data], lambda: is_synced_copy(open_to_read(self._root / key), [data]))
+        placer.put(key, [data], lambda: is_synced_copy(open_to_read(self._root / key), [data]))
 
     def get(self, uri: str) -> bytes:
         return _present(uri, lambda: self.path(uri).read_bytes())
