@@ -45,7 +45,7 @@ class Nursery:
             directory = None
             try:
                 directory = self._opened()
-                return _nameless(directory, mode)
+                return open_nameless(directory, mode)
             except OSError:
                 attempts -= 1
                 if not attempts or (directory is not None and is_linked(directory)):
@@ -85,7 +85,8 @@ def sweep_nursery(path: Path) -> None:
     path.rmdir()
 
 
-def _nameless(directory: Descriptor, mode: int) -> int:
+def open_nameless(directory: Descriptor, mode: int = 0o644) -> int:
+    """A new file without a name, on the file system of a directory, open for writing."""
     return os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=directory.number)
 
 

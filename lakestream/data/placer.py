@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from lakestream.data.nursery import NAMES, Nursery, sweep_nursery
+from lakestream.data.nursery import NAMES, Nursery, open_nameless, sweep_nursery
 from lakestream.data.synced_files import Descriptor, Directories, is_linked, link_synced, write_all
 from lakestream.errors import Exists, Retry, Unknown
 from lakestream.interfaces import Buffer
@@ -78,19 +78,14 @@ class Placer:
         raise Retry(f"{key} cannot be written: its directory keeps vanishing")
 
 
-@contextmanager
-def near(place: Descriptor, path: Path) -> Iterator[Unlinked]:
+def near(place: Descriptor, path: Path) -> AbstractContextManager[Unlinked]:
     """In the directory that it goes to."""
     try:
-        file = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=place.number)
+        return _nameless(open_nameless(place))
     except OSError as error:
         if error.errno not in _UNKNOWN_HERE:
             raise
-        with near_by_name(place, path) as made:
-            yield made
-        return
-    with _closed(file):
-        yield Unlinked(file, f"/proc/self/fd/{file}", True)
+        return near_by_name(place, path)
 
 
 def near_by_name(_: Descriptor, path: Path) -> AbstractContextManager[Unlinked]:
@@ -104,8 +99,8 @@ def _hidden(path: Path) -> Iterator[Unlinked]:
     try:
         # Held as long as the writer lives: an unlocked temporary file was left by a dead one.
         fcntl.flock(file, fcntl.LOCK_EX)
-        with _closed(file):
-            yield Unlinked(file, str(path), False)
+        with _closed(Unlinked(file, str(path), False)) as made:
+            yield made
     finally:
         with suppress(OSError):
             os.unlink(path)
@@ -121,22 +116,15 @@ class Apart:
         self.nameless = nameless and self._knows_nameless_files()
         self.nursery = Nursery(self._folder)
 
-    @contextmanager
-    def __call__(self, place: Descriptor, path: Path) -> Iterator[Unlinked]:
-        if not self.nameless:
-            with _hidden(self._folder / _temporary_name()) as made:
-                yield made
-            return
-        file = self.nursery.make()
-        with _closed(file):
-            yield Unlinked(file, f"/proc/self/fd/{file}", True)
+    def __call__(self, place: Descriptor, path: Path) -> AbstractContextManager[Unlinked]:
+        return _nameless(self.nursery.make()) if self.nameless else near_by_name(place, self._folder)
 
     def _knows_nameless_files(self) -> bool:
         """Try it: the file system may not know them, and a process without /proc cannot link them."""
         probe = f"probe-{os.getpid()}-{id(self)}"
         folder = Descriptor(os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
-            file = Descriptor(os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder.number))
+            file = Descriptor(open_nameless(folder))
             os.link(f"/proc/self/fd/{file.number}", probe, dst_dir_fd=folder.number, follow_symlinks=True)
             os.unlink(probe, dir_fd=folder.number)
         except (AttributeError, OSError):
@@ -160,11 +148,15 @@ def _temporary_name() -> str:
     return f".tmp-{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
 
 
+def _nameless(file: int) -> AbstractContextManager[Unlinked]:
+    return _closed(Unlinked(file, f"/proc/self/fd/{file}", True))
+
+
 @contextmanager
-def _closed(file: int) -> Iterator[None]:
+def _closed(made: Unlinked) -> Iterator[Unlinked]:
     """Close it in the end. What matters is synced by then: a failure must not make a linked file look unwritten."""
     try:
-        yield
+        yield made
     finally:
         with suppress(OSError):
-            os.close(file)
+            os.close(made.file)

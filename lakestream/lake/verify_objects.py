@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lakestream.data.tables.store import DatedStore
 from lakestream.lake.verify_report import Finding, Kind
-from lakestream.model.catalog_names import STREAMS, root_of, warehouse_uri
+from lakestream.model.catalog_names import STREAMS, warehouse_uri
 from lakestream.model.state import State
 from lakestream.model.wal_object import merged_prefix, wal_prefix
 from lakestream.stream.collector import judge, read_names
@@ -81,9 +81,7 @@ def check_wal(before: State, listed: Listed, after: State, root: str, patience: 
 def check_warehouse(store: DatedStore, state: State, patience: Patience, now_ms: int) -> list[Finding]:
     """Folders among those of the topics' tables that are of no table, and of none that is being purged."""
     place = f"{warehouse_uri(store.root, state.cluster)}/{STREAMS}/"
-    known = {root_of(table.location) for table in state.catalog.tables.values()}
-    known.update(root_of(purge.location) for purge in state.catalog.purges.values())
-    found = []
+    known, found = state.catalog.places(), []
     for folder in store.folders(place):
         ages = [changed_ms for _, _, changed_ms in store.list_dated(f"{folder}/")] if folder not in known else []
         if ages and max(ages) <= now_ms - patience.others_ms:

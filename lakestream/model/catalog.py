@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
+from lakestream.model import catalog_names
 from lakestream.model.catalog_landing import Departed, LandedRange, Landing
 from lakestream.model.catalog_names import SEPARATOR, STREAMS, name_problem, namespace_problem, parent_of, shown
 from lakestream.model.commands import Body
@@ -154,6 +155,11 @@ class Catalog:
             return CatalogTable(landing.uuid, landing.location, topic_id)
         key = self.keys.get(landing.uuid) if landing is not None else None
         return self.tables[key] if key is not None else None
+
+    def places(self) -> set[str]:
+        """The folders of tables that there are, or that are being purged."""
+        held: list[CatalogTable | Purge] = [*self.tables.values(), *self.purges.values()]
+        return {catalog_names.root_of(one.location) for one in held}
 
     def put(self, key: TableKey, table: CatalogTable) -> None:
         self.tables[key] = table

@@ -35,7 +35,7 @@ from lakestream.pipeline.leftovers import ORPHANS
 from lakestream.pipeline.orphans import OTHERS_MS, Listed, Orphans, judge_orphans, over_by
 from lakestream.pipeline.repair import Tools, repair
 from lakestream.pipeline.tasks import Failed
-from lakestream.pipeline.unborn import find_unbound, judge_unborn, places
+from lakestream.pipeline.unborn import find_unbound, judge_unborn
 
 log = logging.getLogger(__name__)
 
@@ -277,7 +277,7 @@ class Caretaker:
     async def remove_unborn(self) -> int:
         """Delete what is left of tables that were never bound to their topics (unborn.py); how many there were."""
         lander, place = self._lander, f"{warehouse_uri(self._lander.store.root, self._replica.state.cluster)}/{STREAMS}"
-        found = await lander.off(find_unbound, lander.store, place, places(self._replica.state.catalog))
+        found = await lander.off(find_unbound, lander.store, place, self._replica.state.catalog.places())
         await self._replica.catch_up()
         unborn = judge_unborn(found, self._replica.state)
         await lander.off(lander.store.delete, unborn)

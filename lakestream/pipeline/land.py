@@ -484,7 +484,7 @@ class Lander:
 
 def committer_of(replica: Replica, store: TableStore, random: Random) -> Committer:
     """Its manifests and lists carry the member and the epoch in their names (T12)."""
-    return Committer(store, random, lambda: f"{replica.member_id}-{replica.epoch}")
+    return Committer(store, random, lambda: maker(replica.member_id, replica.epoch))
 
 
 def _stumbled(topic_id: bytes, error: Exception) -> Failed:

@@ -44,9 +44,10 @@ def epoch_is_over(state: State, member_id: int, epoch: int) -> bool:
 
 def is_over(state: State, name: RoundName) -> bool:
     """Whether no command of this round can come any more."""
+    if epoch_is_over(state, name.member, name.epoch):
+        return True
     member = state.members.by_id.get(name.member)
-    goes_on = member is not None and member.alive and member.epoch == name.epoch and member.tick < name.round
-    return not goes_on and name.epoch < state.members.next_epoch
+    return member is not None and member.epoch == name.epoch and name.round <= member.tick
 
 
 def candidates(uris: Iterable[str], state: State) -> list[str]:

@@ -15,7 +15,6 @@ from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.data.tables.topic_table import MAKER_PROPERTY
 from lakestream.errors import Corrupt, Missing
-from lakestream.model.catalog import Catalog
 from lakestream.model.catalog_names import root_of
 from lakestream.model.state import State
 from lakestream.pipeline.sweep import epoch_is_over
@@ -33,14 +32,8 @@ class Unbound(NamedTuple):
 
 
 def maker(member: int, epoch: int) -> str:
-    """As the property says it."""
+    """As the property says it, and the names of manifests and their lists do."""
     return f"{member}-{epoch}"
-
-
-def places(catalog: Catalog) -> set[str]:
-    """The folders of tables that there are, or that are being purged."""
-    tables = [table.location for table in catalog.tables.values()]
-    return {root_of(location) for location in (*tables, *(one.location for one in catalog.purges.values()))}
 
 
 def find_unbound(store: TableStore, place: str, known: Collection[str]) -> list[Unbound]:
@@ -63,6 +56,6 @@ def _unbound(store: TableStore, folder: str) -> Unbound | None:
 
 def judge_unborn(found: Collection[Unbound], state: State) -> list[str]:
     """Those that no command can bind any more. The state is folded to the end after they were found."""
-    known = places(state.catalog)
+    known = state.catalog.places()
     over = (one for one in found if epoch_is_over(state, one.member, one.epoch))
     return [one.uri for one in over if root_of(one.uri) not in known]

@@ -63,7 +63,7 @@ async def test_a_folder_that_is_opened_sweeps_what_the_dead_left_and_the_living_
 
 
 def test_many_stores_that_open_and_write_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """As the workers of a pipeline do: each opens a store, which sweeps what the dead left."""
+    """As the workers of a pipeline do."""
 
     def work(number: int) -> int:
         store = FolderTableStore(tmp_path)

@@ -94,11 +94,10 @@ async def test_what_is_bound_or_somebody_elses_stays(tmp_path: Path) -> None:
     assert bound is not None and MAKER_PROPERTY.encode() in world.pipeline.store.get(bound.location)
     place = bound.location.partition("/streams/")[0] + "/streams"
     theirs = f"{place}/theirs-1/metadata/00000-x.metadata.json"
-    more = [bound.location.replace("/empty-", "/dropped-"), f"{place}/dropped-more"]
+    dropped = bound.location.replace("/empty-", "/dropped-")
     world.pipeline.store.put(theirs, b"{}")
-    dropped = more[0].rpartition("/metadata/")[0]
-    world.pipeline.store.put(more[0], world.pipeline.store.get(bound.location))
-    world.pipeline.store.put(f"{dropped}/data/1-1-1/x.parquet", b"rows")
+    world.pipeline.store.put(dropped, world.pipeline.store.get(bound.location))
+    world.pipeline.store.put(f"{dropped.rpartition('/metadata/')[0]}/data/1-1-1/x.parquet", b"rows")
     before = files_in(tmp_path)
     second = await another(world)
     assert await caretaker(second, tmp_path).remove_unborn() == 0 and files_in(tmp_path) == before
