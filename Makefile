@@ -13,7 +13,8 @@ PIP_TOOLS := pip-tools==7.6.2
 # Test processes: two a core keep the cores busy while a test waits for its brokers.
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := -n $(WORKERS) --dist loadscope
+# A test process that dies ends the run: xdist 3.8 may wait forever for the one in its place (its issue 1378).
+PARALLEL := -n $(WORKERS) --dist loadscope --max-worker-restart 0
 # Long tests may run for minutes before they count as hanging.
 LONG := -o faulthandler_timeout=1800
 # Handed on as they are: make run ARGS="--brokers 3", make test ARGS="-k appender", make constraints ARGS=--upgrade.

@@ -1,5 +1,6 @@
 """librdkafka, by way of confluent-kafka."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,11 @@ class LibrdkafkaConsumer:
         return found.offset if found.offset >= 0 else None
 
     def close(self) -> None:
-        self._consumer.close()
+        """In a thread, since it may wait for itself forever during a rebalance (librdkafka's issue 4884)."""
+        closing = threading.Thread(target=self._consumer.close, daemon=True)
+        closing.start()
+        closing.join(LIMIT_S)
+        assert not closing.is_alive(), "the consumer does not close"
 
 
 def stored(message: confluent_kafka.Message) -> Stored:
