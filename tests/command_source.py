@@ -8,7 +8,7 @@ import msgspec
 
 from lakestream.errors import Halted
 from lakestream.model import state as state_module
-from lakestream.model.care import DONE, RUNNING, NotePipeline, RequestCare, TellCare
+from lakestream.model.care import DONE, RUNNING, NoteCare, NotePipeline, RequestCare, TellCare
 from lakestream.model.care import KINDS as CARE_KINDS
 from lakestream.model.catalog import HoldTopic, Land, TablesPurged
 from lakestream.model.catalog_landing import LandedRange
@@ -247,6 +247,7 @@ class CommandSource:
             RequestCare(b"short", topic, kind, {}),
             TellCare(known, chance.choice((RUNNING, DONE, "lost")), "so far", {"files": chance.randint(0, 9)}),
             NotePipeline(chance.choice(("", "no Java"))),
+            NoteCare(topic, chance.choice(("", "a catalog that refuses"))),
         ))  # fmt: skip
 
     def _outside(self, state: State, member: int) -> Body:

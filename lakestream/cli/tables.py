@@ -93,7 +93,9 @@ def _state(one: dict[str, Any], told: dict[str, Any]) -> str:
         return str(one["problem"])
     if not told["pipeline"]["running"] and one["records_waiting"]:
         return "waits for a pipeline"
-    return "late" if one["lag_ms"] > 2 * one["freshness_ms"] + 5000 else "ok"
+    if one["lag_ms"] > 2 * one["freshness_ms"] + 5000:
+        return "late"
+    return f"lands, but its care fails: {one['uncared']}" if one["uncared"] else "ok"
 
 
 def _say_trouble(pipeline: dict[str, Any]) -> None:

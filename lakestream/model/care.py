@@ -1,7 +1,8 @@
 """Care of tables by request: what people asked to be done to topics' tables, how far it is, and what came of it.
 
 A broker takes a request, the pipeline's driver (a process elsewhere) finds it in the state, does it and tells. Whoever
-asked looks here for the answer; an old one is forgotten. Why no pipeline runs is noted here too, if one could say it.
+asked looks here for the answer; an old one is forgotten. Why no pipeline runs is noted here too, if one could say it,
+and for each topic why the care that nobody asked for does not succeed.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -47,6 +48,14 @@ class NotePipeline(Body, frozen=True, array_like=True):
     """Why no pipeline lands (it found no Java, say); an empty reason when one does."""
 
     KIND: ClassVar[int] = 52
+    reason: str
+
+
+class NoteCare(Body, frozen=True, array_like=True):
+    """Why the care that a topic's table gets by itself does not succeed; an empty reason when it does."""
+
+    KIND: ClassVar[int] = 53
+    topic_id: bytes
     reason: str
 
 
@@ -134,4 +143,17 @@ def note_pipeline(state: "State", member: Member, body: NotePipeline) -> None:
     state.care.trouble = body.reason[:TEXT_MAX]
 
 
-RULES = ((RequestCare, request_care), (TellCare, tell_care), (NotePipeline, note_pipeline))
+def note_care(state: "State", member: Member, body: NoteCare) -> No | None:
+    landing = state.catalog.landings.get(body.topic_id)
+    if landing is None:
+        return No(Reason.UNKNOWN_TOPIC, "no topic that has a table has this id")
+    landing.uncared = body.reason[:TEXT_MAX]
+    return None
+
+
+RULES = (
+    (RequestCare, request_care),
+    (TellCare, tell_care),
+    (NotePipeline, note_pipeline),
+    (NoteCare, note_care),
+)

@@ -54,10 +54,10 @@ class Landing:
 
     `location` is the metadata file of a table in somebody else's catalog, as it was last found good; empty for our own.
     `accounted` is the sequence number up to which others' snapshots are in `removed`; `unproven` tells that one of them
-    was gone before anybody could compare it.
+    was gone before anybody could compare it. `uncared` says why the table's care does not succeed, if so.
     """
 
-    __slots__ = ("accounted", "held", "landed", "location", "removed", "snapshot", "unproven", "uuid")
+    __slots__ = ("accounted", "held", "landed", "location", "removed", "snapshot", "uncared", "unproven", "uuid")
 
     def __init__(self, uuid: str = "") -> None:
         self.uuid = uuid
@@ -65,6 +65,7 @@ class Landing:
         self.snapshot = 0
         self.accounted = 0
         self.unproven = False
+        self.uncared = ""
         self.location = ""
         self.landed: dict[int, array[int]] = {}
         self.removed: dict[int, list[Mark]] = {}
@@ -106,7 +107,7 @@ class Landing:
             self.uuid, self.held, self.snapshot, self.accounted,
             [[partition, numbers.tobytes(), STRIDE] for partition, numbers in self.landed.items()],
             [[partition, [list(mark) for mark in marks]] for partition, marks in self.removed.items()],
-            self.location, self.unproven,
+            self.location, self.unproven, self.uncared,
         ]  # fmt: skip
 
     @classmethod
@@ -120,6 +121,7 @@ class Landing:
             landing.removed[partition] = [Mark(*mark) for mark in marks]
         landing.location = fields[6] if len(fields) > 6 else ""
         landing.unproven = bool(fields[7]) if len(fields) > 7 else False
+        landing.uncared = fields[8] if len(fields) > 8 else ""
         return landing
 
 

@@ -21,7 +21,7 @@ from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.care import DONE, FAILED, RUNNING, CareRequest, TellCare
+from lakestream.model.care import DONE, FAILED, RUNNING, TEXT_MAX, CareRequest, NoteCare, TellCare
 from lakestream.model.catalog import CatalogTable, HoldTopic
 from lakestream.model.catalog_names import STREAMS, root_of, warehouse_uri
 from lakestream.model.topics import Topic
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 PROGRESS_S = 2.0
 """How often a job that goes on says how far it is."""
 NEVER_MS = 1 << 62
+IN_A_ROW = 2
+"""Care that failed so often is noted for all to see: once may be a race that somebody else won."""
 PILED_UP = 8
 """So many times the files that call for a rewrite are rewritten even while others change the table."""
 
@@ -72,6 +74,7 @@ class _Seen:
     deletes: int = 0
     kept: dict[int, int] = field(default_factory=dict)
     orphans_s: float = 0.0
+    failures: int = 0
 
 
 class Caretaker:
@@ -91,6 +94,8 @@ class Caretaker:
         self._began_s = clock.monotonic()
         self._told_s = 0.0
         self._unborn_s = self._began_s + schedule.orphans_first_s
+        self._no_unborn = False
+        """Somebody looked during this step: once is enough for all who ask at a time."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -108,6 +113,7 @@ class Caretaker:
         """What was asked for, then one look at all tables."""
         if not self._replica.epoch:
             return
+        self._no_unborn = False
         for request in self._replica.state.care.waiting():
             await self._answer(request)
         if self._schedule.enabled:
@@ -134,10 +140,10 @@ class Caretaker:
         await self._tell(request, RUNNING, "begun", {})
         try:
             result = await self._do(one, progress)
-        except (LakestreamError, OSError) as error:
+        except Exception as error:
             topic = self._replica.state.topics.by_id.get(one.topic_id)
-            log.warning("%s of topic %s was asked for and failed: %s", one.kind, topic and topic.name, error)
-            await self._tell(request, FAILED, str(error), {})
+            _log_failure(error, "%s of topic %s was asked for and failed", one.kind, topic and topic.name)
+            await self._tell(request, FAILED, _told(error), {})
             return
         await self._tell(request, DONE, result.text, result.figures)
 
@@ -160,8 +166,9 @@ class Caretaker:
                 await self._settle(topic_id, progress)
                 return await self._jobs.expire(topic_id, age_ms)
             case "orphans":
-                if arguments.get("dry_run") != "true":
+                if arguments.get("dry_run") != "true" and not self._no_unborn:
                     await self.remove_unborn()
+                    self._no_unborn = True
                 return await self.remove_orphans(topic_id, age_ms, dry_run=arguments.get("dry_run") == "true")
             case "repair":
                 return await self.repair(topic_id, accept_loss=arguments.get("accept_loss") == "true")
@@ -181,8 +188,19 @@ class Caretaker:
         seen.location, seen.again_s = bound.location, now + self._schedule.again_s
         try:
             await self._care_for(topic, seen)
-        except (LakestreamError, OSError) as error:
-            log.warning("the table of topic %s is taken care of later: %s", topic.name, error)
+        except Exception as error:
+            _log_failure(error, "the table of topic %s is taken care of later", topic.name)
+            seen.failures += 1
+            if seen.failures >= IN_A_ROW:
+                await self._note(topic_id, _told(error))
+        else:
+            seen.failures = 0
+            await self._note(topic_id, "")
+
+    async def _note(self, topic_id: bytes, reason: str) -> None:
+        landing = self._replica.state.catalog.landings.get(topic_id)
+        if landing is not None and landing.uncared != reason[:TEXT_MAX]:
+            await self._replica.propose(NoteCare(topic_id, reason))
 
     async def _care_for(self, topic: Topic, seen: _Seen) -> None:
         table = await self._lander.table_of(topic.id)
@@ -320,6 +338,16 @@ class Caretaker:
         if bound is None:
             raise NotDone("the topic has no table")
         return bound
+
+
+def _log_failure(error: Exception, what: str, *names: object) -> None:
+    """What may happen in a line, and a fault of ours with the way to it. Neither ends the care of other tables."""
+    expected = isinstance(error, LakestreamError | OSError)
+    log.warning(f"{what}: %s", *names, _told(error), exc_info=None if expected else error)
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 async def quiet(_: str) -> None:

@@ -94,6 +94,7 @@ def describe_table(state: State, topic: Topic) -> Json:
         "table": f"{STREAMS}.{topic.name}" if table is not None else "",
         "catalog": "" if table is None else ANOTHER if landing is not None and landing.location else OWN,
         "unproven": landing is not None and landing.unproven,
+        "uncared": landing.uncared if landing is not None else "",
         "uuid": table.uuid if table is not None else landing.uuid if landing is not None else "",
         "location": root_of(table.location) if table is not None else "",
         "metadata_location": table.location if table is not None else "",

@@ -11,10 +11,12 @@ from lakestream.model.care import (
     REQUESTS_MAX,
     RUNNING,
     TEXT_MAX,
+    NoteCare,
     NotePipeline,
     RequestCare,
     TellCare,
 )
+from lakestream.model.catalog_landing import Landing
 from lakestream.model.commands import Body, Heartbeat, pack
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import dump, load
@@ -106,4 +108,15 @@ def test_a_checkpoint_holds_requests_and_the_pipelines_trouble(world: World) -> 
     again = load(dump(world.state))
     assert again.care.requests == world.state.care.requests and again.care.trouble == "no Java"
     assert dump(again) == dump(world.state)
-    assert {body.KIND for body, _ in care.RULES} == {50, 51, 52}
+    assert {body.KIND for body, _ in care.RULES} == {50, 51, 52, 53}
+
+
+def test_why_care_of_a_table_fails_is_kept_with_what_is_known_of_it(world: World) -> None:
+    early = say(world, NoteCare(topic_id(world), "a catalog that refuses"))
+    assert isinstance(early, No) and early.reason == Reason.UNKNOWN_TOPIC, "it has no table"
+    landing = world.state.catalog.landings[topic_id(world)] = Landing("u")
+    assert say(world, NoteCare(topic_id(world), "x" * (TEXT_MAX + 5))) is None
+    assert len(landing.uncared) == TEXT_MAX
+    assert load(dump(world.state)).catalog.landings[topic_id(world)].uncared == landing.uncared
+    assert Landing.load(landing.dump()[:-1]).uncared == "", "an older checkpoint says nothing of it"
+    assert say(world, NoteCare(topic_id(world), "")) is None and not landing.uncared

@@ -1,6 +1,7 @@
 """The caretaker: requests by command, accounts of what others did, orphans, repair, and what it does by itself."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -401,3 +402,69 @@ async def test_files_that_pile_up_are_rewritten_even_while_others_change_the_tab
     await world.pipeline.replica.catch_up()
     await caretaker(world, limits=CareLimits(small_files=2)).step()
     assert len(world.files("a")) == 1
+
+
+# -- what fails -------------------------------------------------------------------------------------------------------
+
+
+async def test_care_that_fails_again_and_again_says_why_until_it_succeeds(world: CareWorld) -> None:
+    topic_id = await filled(world)
+    lost, aside = world.files("a")[0].removeprefix("file://"), world.folder / "aside"
+    os.rename(lost, aside)
+    care = caretaker(world, limits=CareLimits(small_files=2), schedule=Schedule(again_s=0.0))
+    await care.step()
+    assert "ok" in (await world.command("list")).output, "once may be a race"
+    await care.step()
+    told = (await world.command("describe", "a")).output
+    assert "its care fails" in told and os.path.basename(lost) in told
+    assert world.pipeline.replica.state.catalog.landings[topic_id].uncared
+    os.rename(aside, lost)
+    await care.step()
+    assert "its care fails" not in (await world.command("list")).output and len(world.files("a")) == 1
+
+
+async def test_a_fault_in_the_care_of_one_table_stops_neither_others_nor_who_asked(
+    world: CareWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty = await filled(world)
+    await filled(world, "b")
+    care = caretaker(world, limits=CareLimits(small_files=2))
+    right = care._jobs.optimize
+
+    async def optimize(topic_id: bytes, *args: Any, **how: Any) -> Any:
+        if topic_id == faulty:
+            raise ZeroDivisionError
+        return await right(topic_id, *args, **how)
+
+    monkeypatch.setattr(care._jobs, "optimize", optimize)
+    assert (await world.command("optimize", "a", "--no-wait")).exit_code == 0
+    await world.pipeline.replica.catch_up()
+    await care.step()
+    [asked] = world.pipeline.replica.state.care.requests.values()
+    assert (asked.status, asked.text) == ("failed", "ZeroDivisionError")
+    assert len(world.files("a")) == 6 and len(world.files("b")) == 1
+    assert "Traceback" in caplog.text
+
+
+async def test_tables_that_were_never_bound_are_looked_for_once_for_all_who_ask(
+    world: CareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in "abc":
+        await filled(world, topic, rounds=1)
+    care, looks = caretaker(world, schedule=Schedule(enabled=False)), []
+    right = care.remove_unborn
+
+    async def remove_unborn() -> int:
+        looks.append(await right())
+        return looks[-1]
+
+    monkeypatch.setattr(care, "remove_unborn", remove_unborn)
+    assert (await world.command("orphans", "--dry-run", "--no-wait")).exit_code == 0
+    await world.pipeline.replica.catch_up()
+    await care.step()
+    assert not looks
+    for _ in range(2):
+        assert (await world.command("orphans", "--no-wait")).exit_code == 0
+        await world.pipeline.replica.catch_up()
+        await care.step()
+    assert looks == [0, 0]
