@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from lakestream.model import catalog_names
+from lakestream.model import catalog_namespaces
 from lakestream.model.catalog_landing import Departed, LandedRange, Landing
-from lakestream.model.catalog_names import SEPARATOR, STREAMS, name_problem, namespace_problem, parent_of, shown
+from lakestream.model.catalog_names import STREAMS, name_problem, root_of, shown
 from lakestream.model.commands import Body
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
@@ -23,34 +23,9 @@ if TYPE_CHECKING:
     from lakestream.model.topics import Topic
 
 MAX_CHANGES = 1000
-MAX_PROPERTIES_BYTES = 65_536
 ON_DELETE = "lakestream.table.on.delete"
 
 TableKey = tuple[str, str]
-
-
-class CreateNamespace(Body, frozen=True, array_like=True):
-    """A new namespace; its parent has to be there."""
-
-    KIND: ClassVar[int] = 40
-    namespace: str
-    properties: dict[str, str]
-
-
-class DropNamespace(Body, frozen=True, array_like=True):
-    """An empty namespace goes."""
-
-    KIND: ClassVar[int] = 41
-    namespace: str
-
-
-class UpdateNamespace(Body, frozen=True, array_like=True):
-    """Properties of a namespace go, others are set."""
-
-    KIND: ClassVar[int] = 42
-    namespace: str
-    removals: list[str]
-    updates: dict[str, str]
 
 
 class TableChange(msgspec.Struct, frozen=True, array_like=True):
@@ -159,7 +134,7 @@ class Catalog:
     def places(self) -> set[str]:
         """The folders of tables that there are, or that are being purged."""
         held: list[CatalogTable | Purge] = [*self.tables.values(), *self.purges.values()]
-        return {catalog_names.root_of(one.location) for one in held}
+        return {root_of(one.location) for one in held}
 
     def put(self, key: TableKey, table: CatalogTable) -> None:
         self.tables[key] = table
@@ -206,55 +181,6 @@ class Catalog:
         if len(fields) > 4:
             catalog.departed = {uuid: Departed(*departed) for uuid, *departed in fields[4]}
         return catalog
-
-
-# -- namespaces -----------------------------------------------------------------------------------------------------
-
-
-def create_namespace(state: "State", member: Member, body: CreateNamespace) -> No | None:
-    namespaces = state.catalog.namespaces
-    if problem := namespace_problem(body.namespace) or properties_problem(body.properties):
-        return No(Reason.INVALID_REQUEST, problem)
-    if body.namespace in namespaces:
-        return No(Reason.NAMESPACE_EXISTS, f"namespace {shown(body.namespace)} already exists")
-    parent = parent_of(body.namespace)
-    if parent and parent not in namespaces:
-        return No(Reason.UNKNOWN_NAMESPACE, f"namespace {shown(parent)} does not exist")
-    namespaces[body.namespace] = dict(body.properties)
-    return None
-
-
-def drop_namespace(state: "State", member: Member, body: DropNamespace) -> No | None:
-    catalog = state.catalog
-    if body.namespace not in catalog.namespaces:
-        return No(Reason.UNKNOWN_NAMESPACE, f"namespace {shown(body.namespace)} does not exist")
-    if body.namespace == STREAMS:
-        return No(Reason.TABLE_BOUND, f"the namespace {STREAMS} belongs to the topics")
-    below = body.namespace + SEPARATOR
-    if any(namespace == body.namespace for namespace, _ in catalog.tables) or any(
-        namespace.startswith(below) for namespace in catalog.namespaces
-    ):
-        return No(Reason.NAMESPACE_NOT_EMPTY, f"namespace {shown(body.namespace)} is not empty")
-    del catalog.namespaces[body.namespace]
-    return None
-
-
-def update_namespace(state: "State", member: Member, body: UpdateNamespace) -> list[str] | No:
-    """Which of the removals were there."""
-    properties = state.catalog.namespaces.get(body.namespace)
-    if properties is None:
-        return No(Reason.UNKNOWN_NAMESPACE, f"namespace {shown(body.namespace)} does not exist")
-    gone = [name for name in dict.fromkeys(body.removals) if name in properties]
-    changed = {name: value for name, value in properties.items() if name not in gone} | body.updates
-    if problem := properties_problem(changed):
-        return No(Reason.INVALID_REQUEST, problem)
-    state.catalog.namespaces[body.namespace] = changed
-    return gone
-
-
-def properties_problem(properties: dict[str, str]) -> str:
-    size = sum(len(name) + len(value) for name, value in properties.items())
-    return "" if size <= MAX_PROPERTIES_BYTES else f"a namespace's properties have at most {MAX_PROPERTIES_BYTES} bytes"
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------
@@ -483,9 +409,7 @@ def tables_purged(state: "State", member: Member, body: TablesPurged) -> int:
 
 
 RULES = (
-    (CreateNamespace, create_namespace),
-    (DropNamespace, drop_namespace),
-    (UpdateNamespace, update_namespace),
+    *catalog_namespaces.RULES,
     (CommitTables, commit_tables),
     (HoldTopic, hold_topic),
     (Land, land),

@@ -10,18 +10,16 @@ from lakestream.model import catalog, rebinding, state, topics
 from lakestream.model.catalog import (
     CatalogTable,
     CommitTables,
-    CreateNamespace,
-    DropNamespace,
     HoldTopic,
     Land,
     NoteRemoved,
     Purge,
     TableChange,
     TablesPurged,
-    UpdateNamespace,
 )
 from lakestream.model.catalog_landing import RANGES_KEPT, Departed, LandedRange, Landing
 from lakestream.model.catalog_names import Warehouse, name_problem, namespace_problem, overlap, root_of
+from lakestream.model.catalog_namespaces import CreateNamespace, DropNamespace, UpdateNamespace
 from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason

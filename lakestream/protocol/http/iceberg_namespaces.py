@@ -4,8 +4,8 @@ from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog import CreateNamespace, DropNamespace, UpdateNamespace
 from lakestream.model.catalog_names import parent_of, shown
+from lakestream.model.catalog_namespaces import CreateNamespace, DropNamespace, UpdateNamespace
 from lakestream.model.commands import Body
 from lakestream.model.reasons import No
 from lakestream.protocol.http.iceberg_errors import bad_request, no_such_namespace, of_refusal, unprocessable
