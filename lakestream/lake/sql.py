@@ -17,6 +17,7 @@ from itertools import chain
 import duckdb
 import pyarrow as pa
 
+from lakestream.data.tables.sql_macros import MACROS
 from lakestream.errors import LakestreamError, Missing
 from lakestream.lake.sql_columns import quoted
 from lakestream.lake.sql_files import Faults
@@ -27,12 +28,6 @@ ATTEMPTS = 5
 HELD_BYTES = 32 << 20
 """So much of an answer is made before any of it is given away; until then a query can start over unseen."""
 BATCH_ROWS = 8192
-MACROS = (
-    "CREATE MACRO text(bytes) AS coalesce(try(decode(bytes)), bytes::VARCHAR)",
-    "CREATE MACRO json(bytes) AS try_cast(text(bytes) AS JSON)",
-    """CREATE MACRO header(headers, name) AS
-       list_filter(headers, lambda one: one.key = name)[-1].value""",
-)
 SETTINGS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",

@@ -11,7 +11,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.csv
 
-from lakestream.lake.sql import MACROS, Answer
+from lakestream.data.tables.sql_macros import MACROS
+from lakestream.lake.sql import Answer
 from lakestream.lake.sql_columns import quoted
 
 Cell = str | int | None

@@ -1,18 +1,25 @@
 """A condition in SQL over the rows of a table, evaluated row by row with DuckDB, which sees nothing but these rows."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.data.tables.sql_macros import MACROS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Mask = NDArray[np.bool_]
 
-_CONFIG: dict[str, Any] = {"enable_external_access": False, "lock_configuration": True, "threads": 1}
+_CONFIG: dict[str, Any] = {
+    "enable_external_access": False, "autoinstall_known_extensions": False, "autoload_known_extensions": False,
+    "threads": 1,
+}  # fmt: skip
+_SETUP = ("SET TimeZone = 'UTC'", *MACROS, "SET lock_configuration = true")
+"""As queries have it: a time means the same to `sql`, which shows the rows, and to the delete after it."""
 
 
 class BadCondition(ValueError):
@@ -28,6 +35,8 @@ class Condition:
 
         self._error = duckdb.Error
         self._connection = duckdb.connect(":memory:", config=_CONFIG)
+        for statement in _SETUP:
+            self._connection.execute(statement)
         # In brackets on lines of its own, so that a comment or a stray bracket cannot make it more than an expression.
         self._query = f"select coalesce((\n{where}\n), false) from stream_rows"
         try:
@@ -36,6 +45,20 @@ class Condition:
             raise BadCondition(_first_line(error)) from None
         if len(statements) != 1:
             raise BadCondition("a condition is one expression")
+        self._check_rowwise(f"select 1 from stream_rows where (\n{where}\n)")
+
+    def _check_rowwise(self, query: str) -> None:
+        """Rows are looked at in pieces: what counts or orders them would mean something else in each."""
+        self._connection.register("stream_rows", ARROW_SCHEMA.empty_table())
+        try:
+            self._connection.execute(query)
+            [(tree,)] = self._connection.execute("select json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+        except self._error as error:
+            raise BadCondition(_first_line(error)) from None
+        finally:
+            self._connection.unregister("stream_rows")
+        if _tables_in(json.loads(tree)) != 1:
+            raise BadCondition("a condition sees one row at a time, and no table")
 
     def holds(self, rows: pa.Table) -> "Mask":
         """For which rows it is true. Raises BadCondition."""
@@ -64,6 +87,13 @@ def check_condition(where: str) -> str:
     except BadCondition as error:
         return str(error)
     return ""
+
+
+def _tables_in(node: Any) -> int:
+    """How often a query names a table."""
+    if isinstance(node, dict):
+        return (node.get("type") == "BASE_TABLE") + sum(map(_tables_in, node.values()))
+    return sum(map(_tables_in, node)) if isinstance(node, list) else 0
 
 
 def _first_line(error: Exception) -> str:

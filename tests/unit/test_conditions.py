@@ -1,0 +1,91 @@
+"""Conditions on rows: one row at a time, the same time for everybody, and nothing but the row."""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from lakestream.data.tables.conditions import BadCondition, Condition, check_condition
+from lakestream.data.tables.schema import ARROW_SCHEMA
+from tests.serving import ROOT
+
+TIMES = [datetime(2024, 1, 1, hour, tzinfo=UTC) for hour in range(4)]
+
+
+def rows() -> pa.Table:
+    columns = {
+        "stream_partition": [0] * 4, "stream_offset": range(4), "stream_timestamp": TIMES,
+        "stream_key": [b"alice", b"", None, b"\xff"], "value": [b'{"name": "alice"}', b"bob", None, b"\xff\xfe"],
+        "stream_headers": [[{"key": "who", "value": b"alice"}], [], None, []],
+    }  # fmt: skip
+    absent = [name for name in ARROW_SCHEMA.names if name not in columns]
+    count = {name: pa.nulls(4, ARROW_SCHEMA.field(name).type) for name in absent}
+    made = {name: pa.array(values, ARROW_SCHEMA.field(name).type) for name, values in columns.items()} | count
+    return pa.table([made[name] for name in ARROW_SCHEMA.names], names=ARROW_SCHEMA.names)
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("stream_key = 'alice'", [0]),
+        ("stream_key is null", [2]),
+        ("text(value) like '%alice%'", [0]),
+        ("text(value) <> 'bob'", [0, 3]),
+        ("json(value)->>'name' = 'alice'", [0]),
+        ("header(stream_headers, 'who') = 'alice'", [0]),
+        ("exists (select 1 from unnest(stream_headers) as one(header) where header.key = 'who')", [0]),
+        ("stream_offset = any([1, 3])", [1, 3]),
+        ("stream_timestamp < '2024-01-01 02:00:00'", [0, 1]),
+        ("stream_offset > 1 -- and no more", [2, 3]),
+    ],
+)
+def test_for_which_rows_it_holds(where: str, holds: list[int]) -> None:
+    assert check_condition(where) == ""
+    condition = Condition(where)
+    assert condition.holds(rows()).nonzero()[0].tolist() == holds
+    condition.close()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "row_number() over (order by stream_offset) <= 1",
+        "max(stream_offset) > 0",
+        "unnest([true, false])",
+        "stream_offset = (select max(stream_offset) from stream_rows)",
+        "stream_offset in (with them as (from stream_rows) select stream_offset from them)",
+    ],
+)
+def test_what_looks_at_several_rows_is_refused(where: str) -> None:
+    """It would be asked of a row group at a time, and hold for one row of each."""
+    assert check_condition(where) != ""
+
+
+@pytest.mark.parametrize(
+    "where", ["", "true) from stream_rows; select (true", "nothing = 1", "value", "spaceship(value)", "set x = 1"]
+)
+def test_what_is_no_condition_is_refused(where: str) -> None:
+    assert check_condition(where) != ""
+    with pytest.raises(BadCondition):
+        Condition(where).holds(rows())
+
+
+def test_no_extension_is_looked_for() -> None:
+    assert "install" not in check_condition("excel_text(1, 'a') = 'x'")
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_a_time_is_the_same_whatever_the_machine_thinks(zone: str) -> None:
+    """`lakestream sql` shows what would go; a delete cannot be undone."""
+    program = (
+        "from tests.unit.test_conditions import *\n"
+        "print(Condition(\"stream_timestamp < '2024-01-01 02:00:00'\").holds(rows()).tolist())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "TZ": zone}, cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout == "[True, True, False, False]\n"
