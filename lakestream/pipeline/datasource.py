@@ -9,11 +9,13 @@ read both from the store; the broker, asked by HTTP, only says where they are. O
 
     broker              HOST:PORT of a broker's HTTP listener (127.0.0.1:8181)
     topic               if it is not the argument of load()
-    startingOffsets     earliest, latest, or {"0": 17, ...}; partitions not named start at the earliest
-    endingOffsets       latest or {"0": 99, ...}, exclusive; batch only
+    startingOffsets     earliest, latest, or {"0": 17, ...}; partitions not named start at the earliest, and so does
+                        one with -2; -1 is the latest
+    endingOffsets       latest or {"0": 99, ...}, exclusive, -1 the latest; batch only
     startingTimestamp   milliseconds since 1970: from the first record that is not older, in each partition
     maxRecordsPerBatch  of a stream
-    failOnDataLoss      true: a stream fails if offsets it has not read are gone (retention)
+    failOnDataLoss      true: a stream fails if offsets it has not read are gone (retention), or its topic was deleted
+                        and made again; false: it goes on with what there is
     pushFilters         true: filters on stream_partition and stream_offset are not read at all; Spark wants
                         spark.sql.python.filterPushdown.enabled=true with it
 """
@@ -45,15 +47,20 @@ from pyspark.sql.types import StructType
 from lakestream.data.tables.added_columns import whole_schema
 from lakestream.data.tables.scan import Piece, columns_of, offset_at, pieces, read
 from lakestream.data.tables.schema import ARROW_SCHEMA
-from lakestream.data.tables.tail import TopicTail, fetch_tail
+from lakestream.data.tables.tail import PartitionBounds, TopicTail, fetch_tail
 from lakestream.errors import LakestreamError
 
 EARLIEST, LATEST = "earliest", "latest"
+FIRST, LAST = -2, -1
+"""The same as numbers, which Spark's source for Kafka takes."""
+TOPIC = "topic"
+"""Which topic the offsets of a stream are of, beside them."""
 FOREVER = 2**63 - 1
 OPTIONS = (
     "broker", "topic", "path", "startingOffsets", "endingOffsets", "startingTimestamp", "maxRecordsPerBatch",
     "failOnDataLoss", "pushFilters",
 )  # fmt: skip
+Offset = dict[str, int | str]
 _KNOWN = {name.lower(): name for name in OPTIONS}
 
 
@@ -89,8 +96,8 @@ class Asked:
         return cls(
             broker=options.get("broker", "127.0.0.1:8181"),
             topic=topic,
-            starting=starting if starting in (EARLIEST, LATEST) else _offsets("startingOffsets", starting),
-            ending=None if ending == LATEST else _offsets("endingOffsets", ending),
+            starting=starting if starting in (EARLIEST, LATEST) else _offsets("startingOffsets", starting, FIRST),
+            ending=None if ending == LATEST else _offsets("endingOffsets", ending, LAST),
             timestamp=None if timestamp is None else _number("startingTimestamp", timestamp),
             batch_records=None if records is None else _number("maxRecordsPerBatch", records, low=1),
             fail_on_loss=_choice("failOnDataLoss", options.get("failOnDataLoss", "true")),
@@ -104,16 +111,34 @@ class Asked:
         """Where to start, in each partition."""
         if self.timestamp is not None:
             return {one.partition: offset_at(tail, one.partition, self.timestamp) for one in tail.partitions}
-        if isinstance(self.starting, dict):
-            return {one.partition: self.starting.get(one.partition, one.start) for one in tail.partitions}
-        return {one.partition: one.end if self.starting == LATEST else one.start for one in tail.partitions}
+        if not isinstance(self.starting, dict):
+            return {one.partition: one.end if self.starting == LATEST else one.start for one in tail.partitions}
+        self._check_named(tail, self.starting)
+        return {one.partition: _place(one, self.starting.get(one.partition, FIRST)) for one in tail.partitions}
+
+    def last(self, tail: TopicTail) -> dict[int, int]:
+        """Where a batch ends, in each partition."""
+        ending = self.ending or {}
+        self._check_named(tail, ending)
+        return {one.partition: _place(one, ending.get(one.partition, LAST)) for one in tail.partitions}
+
+    def _check_named(self, tail: TopicTail, named: Iterable[int]) -> None:
+        if unknown := sorted(set(named) - {one.partition for one in tail.partitions}):
+            raise OptionError(f"{self.topic} has no partition {unknown[0]}; there are {len(tail.partitions)}, from 0")
 
 
-def _offsets(name: str, text: str) -> dict[int, int]:
+def _place(bounds: PartitionBounds, offset: int) -> int:
+    return {FIRST: bounds.start, LAST: bounds.end}.get(offset, offset)
+
+
+def _offsets(name: str, text: str, low: int) -> dict[int, int]:
     try:
-        return {int(partition): int(offset) for partition, offset in json.loads(text).items()}
+        found = {int(partition): offset for partition, offset in json.loads(text).items()}
     except (ValueError, AttributeError):
-        raise OptionError(f'{name} is one word or {{"partition": offset, ...}}, not {text!r}') from None
+        found = {0: None}
+    if any(type(offset) is not int or offset < low for offset in found.values()):
+        raise OptionError(f'{name} is one word or {{"partition": offset, ...}}, not {text!r}')
+    return found
 
 
 def _number(name: str, text: str, low: int | None = None) -> int:
@@ -142,7 +167,11 @@ class Lakestream(DataSource):
     def schema(self) -> StructType:
         """The columns of the stream, and those that somebody has added to the table so far."""
         asked = Asked.parse(self.options)
-        return from_arrow_schema(pa.schema([_storage(field) for field in whole_schema(columns_of(asked.tail()))]))
+        fields = whole_schema(columns_of(asked.tail()))
+        # Headers are a column of ours, whose parts are always there.
+        ours = ARROW_SCHEMA.names
+        told = [one if one.name in ours else one.with_type(for_spark(one.type)) for one in fields]
+        return from_arrow_schema(pa.schema(told))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = Asked.parse(self.options)
@@ -167,9 +196,19 @@ def _arrow(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def _storage(field: pa.Field) -> pa.Field:
-    """Spark has no uuid: it gets the bytes."""
-    return field.with_type(field.type.storage_type) if isinstance(field.type, pa.BaseExtensionType) else field
+def for_spark(kind: pa.DataType) -> pa.DataType:
+    """Spark has no uuid: it gets the bytes. What lies in an optional column may be absent with it, so all of it may."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return for_spark(kind.storage_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([_inner(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(for_spark(kind.key_type), _inner(kind.item_field))
+    return pa.list_(_inner(kind.value_field)) if pa.types.is_list(kind) else kind
+
+
+def _inner(field: pa.Field) -> pa.Field:
+    return field.with_type(for_spark(field.type)).with_nullable(True)
 
 
 def _wants_added(schema: pa.Schema) -> bool:
@@ -204,12 +243,12 @@ class Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         asked, tail = self._asked, self._asked.tail()
-        first = asked.first(tail)
-        wanted = {}
-        for one in tail.partitions:
-            if self._only is None or one.partition in self._only:
-                end = one.end if asked.ending is None else asked.ending.get(one.partition, one.end)
-                wanted[one.partition] = (max(first[one.partition], self._low), min(end, self._high))
+        first, last = asked.first(tail), asked.last(tail)
+        wanted = {
+            partition: (max(first[partition], self._low), min(last[partition], self._high))
+            for partition in first
+            if self._only is None or partition in self._only
+        }
         return [Part(piece) for piece in pieces(asked.broker, tail, wanted, added=_wants_added(self._schema))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -254,15 +293,16 @@ class PushingReader(Reader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. Offsets are {partition: next offset}, as Spark keeps them: with text for keys."""
+    """A stream. Offsets are {partition: next offset}, as Spark keeps them, with text for keys, and the topic's id."""
 
     def __init__(self, asked: Asked, schema: pa.Schema) -> None:
         self._asked = asked
         self._schema = schema
-        self._until: dict[str, int] | None = None
+        self._until: Offset | None = None
 
-    def initialOffset(self) -> dict[str, int]:
-        return _keyed(self._asked.first(self._asked.tail()))
+    def initialOffset(self) -> Offset:
+        tail = self._asked.tail()
+        return _offset(tail, self._asked.first(tail))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         records = self._asked.batch_records
@@ -271,27 +311,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._until = self.reportLatestOffset()
 
-    def reportLatestOffset(self) -> dict[str, int]:
-        return _keyed({one.partition: one.end for one in self._asked.tail().partitions})
-
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        end = self._until or self.reportLatestOffset()
-        if isinstance(limit, ReadMaxRows):
-            return limited(start, end, limit.max_rows)
-        return {**start, **end}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def reportLatestOffset(self) -> Offset:
         tail = self._asked.tail()
-        wanted = {int(name): (start.get(name, 0), upto) for name, upto in end.items()}
+        return _offset(tail, {one.partition: one.end for one in tail.partitions})
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        end = self._until or self.reportLatestOffset()
+        since, upto = self._since(start, end), _numbers(end)
+        if isinstance(limit, ReadMaxRows):
+            found = limited(since, upto, limit.max_rows)
+        else:
+            found = {name: max(since.get(name, 0), upto.get(name, 0)) for name in since | upto}
+        return {**found, TOPIC: end[TOPIC]}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        tail = self._asked.tail()
+        if _other_topic(end, tail.topic_id):
+            self._fail_on_loss("the topic was deleted before these records of it were read")
+            return []
+        since = self._since(start, end)
+        wanted = {int(name): (since.get(name, 0), upto) for name, upto in _numbers(end).items()}
         for one in tail.partitions:
             first, upto = wanted.get(one.partition, (0, 0))
-            if first < one.start and first < upto and str(one.partition) in start and self._asked.fail_on_loss:
-                raise LakestreamError(
-                    f"offsets {first} to {one.start} of partition {one.partition} are gone; start anew, or go on "
-                    "without them by failOnDataLoss=false"
-                )
+            if first < one.start and first < upto and str(one.partition) in since:
+                self._fail_on_loss(f"offsets {first} to {one.start} of partition {one.partition} are gone")
         added = _wants_added(self._schema)
         return [Part(piece) for piece in pieces(self._asked.broker, tail, wanted, added=added)]
+
+    def _since(self, start: Offset, end: Offset) -> dict[str, int]:
+        """What was read of this very topic; nothing if it was deleted and made again meanwhile."""
+        if not _other_topic(start, str(end.get(TOPIC, ""))):
+            return _numbers(start)
+        self._fail_on_loss("the topic was deleted and made again since")
+        return {}
+
+    def _fail_on_loss(self, what: str) -> None:
+        if self._asked.fail_on_loss:
+            raise LakestreamError(f"{what}; start anew, or go on with what there is by failOnDataLoss=false")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _columns(partition, self._schema)
@@ -315,5 +371,14 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], records: int) -> d
     return found
 
 
-def _keyed(offsets: Mapping[int, int]) -> dict[str, int]:
-    return {str(partition): offset for partition, offset in offsets.items()}
+def _offset(tail: TopicTail, offsets: Mapping[int, int]) -> Offset:
+    return {**{str(partition): offset for partition, offset in offsets.items()}, TOPIC: tail.topic_id}
+
+
+def _numbers(offset: Offset) -> dict[str, int]:
+    return {name: int(number) for name, number in offset.items() if name != TOPIC}
+
+
+def _other_topic(offset: Offset, topic_id: str) -> bool:
+    """Checkpoints of earlier versions, and brokers of them, do not say."""
+    return bool(topic_id) and offset.get(TOPIC, topic_id) not in ("", topic_id)

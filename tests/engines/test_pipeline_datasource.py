@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakestream.model.commands import AdvanceLogStart
+from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic
 from lakestream.model.streams import Stream
-from lakestream.pipeline.datasource import Asked, Lakestream, OptionError, limited
+from lakestream.pipeline import datasource
+from lakestream.pipeline.datasource import TOPIC, Asked, Lakestream, OptionError, StreamReader, for_spark, limited
 from lakestream.pipeline.spark import Spark
 from lakestream.pipeline.worker import land_task
 from tests.core import TestBroker, batch
@@ -150,6 +154,78 @@ async def test_a_stream_says_when_records_it_has_not_read_are_gone(world: World,
     await asyncio.to_thread(run, "false")
 
 
+async def test_a_stream_of_a_topic_that_was_made_again_fails_or_begins_anew(world: World, tmp_path: Path) -> None:
+    output = tmp_path / "rows"
+
+    def run(loss: str) -> int:
+        stream = world.spark.session.readStream.format("lakestream").option("broker", world.address)
+        frame = stream.option("failOnDataLoss", loss).load("t").select("stream_partition", "stream_offset")
+        query = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start(str(output)).awaitTermination()
+        return int(world.spark.session.read.parquet(str(output)).count())
+
+    assert await asyncio.to_thread(run, "true") == 300
+    replica = world.broker.replica
+    await replica.propose(DeleteTopic(world.streams[0].topic.id))
+    assert await replica.propose(CreateTopic("t", b"another id......", 3, 1, {})) == 3
+    made = replica.state.topics.by_name["t"]
+    for number in made.streams:
+        await world.broker.append((replica.state.streams.by_id[number], batch(*[b"new"] * 5)))
+    with pytest.raises(Exception, match="deleted and made again"):
+        await asyncio.to_thread(run, "true")
+    assert await asyncio.to_thread(run, "false") == 315
+
+
+async def test_a_stream_waits_for_the_offsets_it_was_told_to_start_at(world: World) -> None:
+    def asked(offset: int, **options: str) -> StreamReader:
+        starting = f'{{"0": {offset}, "1": -1, "2": -1}}'
+        options |= {"broker": world.address, "topic": "t", "startingOffsets": starting}
+        return StreamReader(Asked.parse(options), ARROW_SCHEMA)
+
+    def read(reader: StreamReader) -> tuple[int, int]:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        parts = reader.partitions(start, end)
+        return int(end["0"]), sum(batch.num_rows for part in parts for batch in reader.read(part))
+
+    for options in ({}, {"maxRecordsPerBatch": "10"}):
+        assert await asyncio.to_thread(read, asked(150, **options)) == (150, 0)
+    assert await asyncio.to_thread(read, asked(-2)) == (100, 100)
+    early = asked(150)
+    start = await asyncio.to_thread(early.initialOffset)
+    await world.add(60)
+    end = await asyncio.to_thread(early.latestOffset, start, early.getDefaultReadLimit())
+    assert (start["0"], end["0"]) == (150, 160)
+    del start[TOPIC]
+    assert await asyncio.to_thread(early.latestOffset, start, early.getDefaultReadLimit()) == end, "as kept before"
+
+
+async def test_offsets_of_partitions_that_are_not_there_are_refused(world: World) -> None:
+    for name in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(Exception, match="has no partition 7"):
+            await asyncio.to_thread(lambda: offsets(world.load(**{name: '{"7": 3}'})))  # noqa: B023
+    assert await asyncio.to_thread(lambda: offsets(world.load(endingOffsets='{"0": -1, "1": 3, "2": 0}'))) == [
+        *every(0, 100, range(1)),
+        *every(0, 3, range(1, 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (pa.uuid(), pa.binary(16)),
+        (pa.list_(pa.field("element", pa.uuid(), False)), pa.list_(pa.field("element", pa.binary(16)))),
+        (pa.struct([pa.field("u", pa.int64(), False)]), pa.struct([pa.field("u", pa.int64())])),
+        (pa.map_(pa.string(), pa.field("value", pa.uuid(), False)), pa.map_(pa.string(), pa.binary(16))),
+    ],
+)
+def test_nested_columns_have_types_that_spark_has_and_may_be_absent(given: pa.DataType, made: pa.DataType) -> None:
+    assert for_spark(given) == made
+    told = to_arrow_schema(from_arrow_schema(pa.schema([("x", for_spark(given))]))).field("x")
+    rows = pa.RecordBatch.from_arrays([pa.nulls(2, given)], ["x"])
+    assert datasource._column(rows, told).null_count == 2
+
+
 def test_a_limit_is_shared_so_that_no_partition_is_left_behind() -> None:
     assert limited({"0": 0, "1": 0}, {"0": 100, "1": 3}, 10) == {"0": 7, "1": 3}
     assert limited({"0": 5}, {"0": 5, "1": 2}, 10) == {"0": 5, "1": 2}
@@ -161,6 +237,10 @@ def test_a_limit_is_shared_so_that_no_partition_is_left_behind() -> None:
     [
         ({}, "which topic"),
         ({"topic": "t", "startingOffsets": "soon"}, "startingOffsets"),
+        ({"topic": "t", "startingOffsets": '{"0": null}'}, "startingOffsets"),
+        ({"topic": "t", "startingOffsets": '{"0": 1.9}'}, "startingOffsets"),
+        ({"topic": "t", "startingOffsets": '{"0": -3}'}, "startingOffsets"),
+        ({"topic": "t", "endingOffsets": '{"0": -2}'}, "endingOffsets"),
         ({"topic": "t", "endingOffsets": "earliest"}, "endingOffsets"),
         ({"topic": "t", "startingTimestamp": "today"}, "startingTimestamp"),
         ({"topic": "t", "maxRecordsPerBatch": "many"}, "maxRecordsPerBatch"),
@@ -180,12 +260,10 @@ def test_a_stream_has_no_end_to_ask_for() -> None:
 
 
 async def test_columns_that_somebody_added_to_the_table_are_there_and_null_in_the_tail(world: World) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from lakestream.data.tables.manifests import NewFile
     from lakestream.data.tables.parquet import FileWriter
-    from lakestream.data.tables.schema import ARROW_SCHEMA
     from lakestream.model.catalog import CommitTables, TableChange
 
     committer, catalog = world.pipeline.lander.committer, world.broker.replica.state.catalog

@@ -46,6 +46,8 @@ class TopicTail(msgspec.Struct, frozen=True):
     objects: list[Source]
     slices: list[Slice]
     max_timestamps: list[int]
+    topic_id: str = ""
+    """Another one if the topic was deleted and made again."""
 
     def slices_of(self, partition: int) -> list[Slice]:
         return [one for one in self.slices if one.partition == partition]
@@ -75,6 +77,7 @@ def describe_tail(state: State, topic_name: str, root: str) -> TopicTail:
         objects=[source_of(state.cluster, state.streams.objects[number]) for number in numbers],
         slices=slices,
         max_timestamps=times,
+        topic_id=topic.id.hex(),
     )
 
 
