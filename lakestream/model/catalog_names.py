@@ -69,6 +69,11 @@ def root_of(metadata_location: str) -> str:
     return metadata_location.rpartition("/")[0].removesuffix("/metadata")
 
 
+def within(folder: str, uri: str) -> bool:
+    """Whether a file, or a folder, lies in this one."""
+    return f"{canonical(uri)}/".startswith(f"{canonical(folder).rstrip('/')}/")
+
+
 def overlap(one: str, other: str) -> bool:
     """Whether one folder is the other, or lies in it."""
     one, other = one.rstrip("/") + "/", other.rstrip("/") + "/"

@@ -23,7 +23,7 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.care import DONE, FAILED, RUNNING, TEXT_MAX, CareRequest, NoteCare, TellCare
 from lakestream.model.catalog import CatalogTable, HoldTopic
-from lakestream.model.catalog_names import STREAMS, root_of, warehouse_uri
+from lakestream.model.catalog_names import STREAMS, canonical, root_of, warehouse_uri
 from lakestream.model.topics import Topic
 from lakestream.pipeline.care_accounts import Accounts
 from lakestream.pipeline.care_jobs import CareJobs, NotDone, Progress, Result
@@ -309,7 +309,7 @@ class Caretaker:
         known = await self._lander.off(lambda: reachable(store, location, TableMetadata.parse(store.get(location))))
         # Who writes metadata files in another catalog, and by which names, is not ours to know.
         newest = "" if self._lander.is_outside(topic_id) else location
-        spared = {uri for _, uris in self._lander.obsolete for uri in uris}
+        spared = {canonical(uri) for _, uris in self._lander.obsolete for uri in uris}
         return judge_orphans(listed, over, known, newest, before_ms=before_ms, spared=spared)
 
     async def repair(self, topic_id: bytes, *, accept_loss: bool) -> Result:

@@ -82,7 +82,7 @@ class Accounts:
         except (Missing, Corrupt, Lost) as error:
             log.warning("a snapshot of others cannot be accounted for: %s", error)
             return [], False
-        return difference(had, has)
+        return difference(had, has, rewritten=not after.data.keys() <= before.data.keys())
 
     def _differing(self, before: LiveFiles, after: LiveFiles) -> set[str]:
         """Data files that are in one snapshot only, or that a delete file of one snapshot only speaks of."""
@@ -111,8 +111,12 @@ def _source(side: LiveFiles, file: LiveFile) -> CareFile:
     return CareFile(file.path, file.size, file.rows, [one.path for one in side.deletes_of(file)])
 
 
-def difference(had: Iterable[Rows], has: Iterable[Rows]) -> tuple[list[LandedRange], bool]:
-    """Rows that were there and are not, or are others; False if there are more than there were."""
+def difference(had: Iterable[Rows], has: Iterable[Rows], *, rewritten: bool) -> tuple[list[LandedRange], bool]:
+    """Rows that were there and are not, or are others; False if there are more than there were.
+
+    `rewritten`: there are files that were not there, so any row of the old ones may be another one now. Else rows only
+    went, and the difference is theirs alone.
+    """
     before, after = _summed(had), _summed(has)
     found: list[LandedRange] = []
     sure = after.keys() <= before.keys()
@@ -122,7 +126,7 @@ def difference(had: Iterable[Rows], has: Iterable[Rows]) -> tuple[list[LandedRan
         sure &= records >= 0
         if records < 0 or (records == 0 and digest == 0):
             continue
-        gone = minus(old.offsets, new.offsets) or old.offsets
+        gone = old.offsets if rewritten else minus(old.offsets, new.offsets) or old.offsets
         found.append(LandedRange(partition, gone[0][0], gone[-1][1], records, digest))
     return found, sure
 

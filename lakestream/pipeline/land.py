@@ -29,7 +29,7 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import CatalogTable, CommitTables, HoldTopic, TableChange
 from lakestream.model.catalog_landing import LandedRange
-from lakestream.model.catalog_names import STREAMS, Warehouse, root_of
+from lakestream.model.catalog_names import STREAMS, Warehouse, canonical, root_of
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
 from lakestream.pipeline.following import FOLLOW_EVERY_S, Follower
@@ -441,7 +441,7 @@ class Lander:
         if not suspects or self._replica.state.catalog.of_topic(topic_id) is None:
             return []
         known = await self.off(referenced, self._store, await self.location_of(topic_id))
-        later = {uri for _, uris in self.obsolete for uri in uris}
+        later = {canonical(uri) for _, uris in self.obsolete for uri in uris}
         return [uri for uri in suspects if uri not in known and uri not in later]
 
     async def location_of(self, topic_id: bytes) -> str:

@@ -202,7 +202,10 @@ class Outside:
         verdict = follow(old, new, landed)
         after = snapshot_of(new, main_of(new))
         if verdict.moved and own is None and after is not None:
-            judge_rows(self.store, snapshot_of(old, main_of(old)), after, self._random, verdict.ranges)
+            judge_rows(
+                self.store, root_of(landing.location), snapshot_of(old, main_of(old)), after, self._random,
+                verdict.ranges,
+            )  # fmt: skip
         return verdict
 
     def _last_good(self, landing: Landing, new: Json) -> Json:

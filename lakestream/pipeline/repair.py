@@ -26,7 +26,7 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import CatalogTable, CommitTables, HoldTopic, Land, NoteRemoved, TableChange
 from lakestream.model.catalog_landing import Landing
-from lakestream.model.catalog_names import STREAMS, root_of
+from lakestream.model.catalog_names import STREAMS, canonical, root_of
 from lakestream.model.reasons import No, Reason
 from lakestream.model.rebinding import Rebind
 from lakestream.model.topics import Topic
@@ -114,9 +114,9 @@ def lost_files(store: TableStore, table: Table) -> set[str]:
         return set()
     live = contents(store, current, {})
     named = live.data.keys() | live.deletes.keys()
-    folders = {uri.rpartition("/")[0] for uri in named}
+    folders = {canonical(uri).rpartition("/")[0] for uri in named}
     there = {uri for folder in sorted(folders) for uri, _ in store.list(f"{folder}/")}
-    return set(named - there)
+    return {uri for uri in named if canonical(uri) not in there}
 
 
 async def _metadata_back(tools: Tools, topic: Topic, accept_loss: bool) -> list[str]:
@@ -273,7 +273,8 @@ class _Elsewhere:
         after = snapshot_of(now, main_of(now))
         if after is None:
             raise Refused("its main branch is gone: make one, at any snapshot")
-        judge_rows(self._outside.store, snapshot_of(good, main_of(good)), after, self._tools.random)
+        before = snapshot_of(good, main_of(good))
+        judge_rows(self._outside.store, good["location"], before, after, self._tools.random)
         return "the rows that are left are what there is"
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lakestream.data.tables.manifests import ManifestFile, read_manifest, read_manifest_list
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.model.catalog_names import canonical
 from lakestream.model.state import State
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def candidates(uris: Iterable[str], state: State) -> list[str]:
 
 
 def referenced(store: TableStore, location: str) -> set[str]:
-    """All data and delete files of all snapshots of a table. Blocking; raises Missing if it cannot be told.
+    """All data and delete files of all snapshots of a table, spelled as stores list them. Blocking; raises Missing.
 
     What a snapshot only says to have removed is needed by those before it, if there are any left.
     """
@@ -69,5 +70,5 @@ def referenced(store: TableStore, location: str) -> set[str]:
     found: set[str] = set()
     for listed in manifests.values():
         manifest = read_manifest(store.get(listed.path), listed)
-        found.update(manifest.entries[at]["data_file"]["file_path"] for at in manifest.live())
+        found.update(canonical(manifest.entries[at]["data_file"]["file_path"]) for at in manifest.live())
     return found

@@ -78,7 +78,7 @@ class Table:
         return {"snapshot-id": sequence, "manifest-list": place}
 
     def judge(self, old: dict[str, Any] | None, new: dict[str, Any]) -> None:
-        judge_rows(self.store, old, new, Random(1))
+        judge_rows(self.store, self.store.root, old, new, Random(1))
 
 
 @pytest.fixture

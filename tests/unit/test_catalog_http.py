@@ -144,6 +144,60 @@ def test_a_registered_table_may_replace_another(client: httpx.Client, server: Ca
     assert client.get("/namespaces/a/tables/t").json()["metadata"]["table-uuid"] == old["metadata"]["table-uuid"]
 
 
+def test_a_table_is_put_back_to_an_earlier_metadata_file_of_its_own(client: httpx.Client) -> None:
+    first = client.post("/namespaces/a/tables", json=TABLE).json()
+    change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"x": "1"}}]}
+    assert client.post("/namespaces/a/tables/t", json=change).status_code == 200
+    client.post("/namespaces/a/tables", json=TABLE | {"name": "other"})
+    body = {"name": "t", "metadata-location": first["metadata-location"], "overwrite": True}
+    assert client.post("/namespaces/a/register", json=body).status_code == 200
+    assert "x" not in client.get("/namespaces/a/tables/t").json()["metadata"]["properties"]
+    assert error(client.post("/namespaces/a/register", json=body | {"name": "other"}))[0] == 400, "it is t's folder"
+
+
+def test_a_table_with_files_keeps_its_location(client: httpx.Client, server: CatalogServer) -> None:
+    """They would stay behind, for the next table that is made there, and for its purge."""
+    made = client.post("/namespaces/a/tables", json=TABLE).json()["metadata"]
+    for move, status in (("-moved", 200), ("-again", 400)):
+        place = {"action": "set-location", "location": made["location"] + move}
+        answer = client.post("/namespaces/a/tables/t", json={"requirements": [], "updates": [place]})
+        assert answer.status_code == status, answer.text
+        assert client.post("/namespaces/a/tables/t", json=a_commit(server, "main", 11)).status_code == 200
+
+
+def test_a_commit_to_a_branch_that_is_sent_again_was_made_before_t17(
+    client: httpx.Client, server: CatalogServer
+) -> None:
+    client.post("/namespaces/a/tables", json=TABLE)
+    first = a_commit(server, "dev", 11)
+    for _ in range(2):
+        assert client.post("/namespaces/a/tables/t", json=first).status_code == 200
+    assert error(client.post("/namespaces/a/tables/t", json=a_commit(server, "dev", 12)))[0] == 409
+    odd = a_commit(server, "dev", 11)
+    odd["updates"][1]["ref-name"] = ["dev"]
+    assert error(client.post("/namespaces/a/tables/t", json=odd))[0] in (400, 409)
+
+
+def a_commit(server: CatalogServer, branch: str, snapshot_id: int) -> dict[str, Any]:
+    """The first snapshot of a branch."""
+    snapshot = {
+        "snapshot-id": snapshot_id, "timestamp-ms": 2_000_000_000_000, "sequence-number": 1, "schema-id": 0,
+        "manifest-list": f"{server.store.root}/x/{snapshot_id}.avro", "summary": {"operation": "append"},
+    }  # fmt: skip
+    return {
+        "requirements": [{"type": "assert-ref-snapshot-id", "ref": branch, "snapshot-id": None}],
+        "updates": [
+            {"action": "add-snapshot", "snapshot": snapshot},
+            {"action": "set-snapshot-ref", "ref-name": branch, "type": "branch", "snapshot-id": snapshot_id},
+        ],
+    }
+
+
+def test_no_namespace_is_made_below_that_of_the_topics(client: httpx.Client) -> None:
+    answer = client.post("/namespaces", json={"namespace": ["streams", "x"]})
+    assert error(answer)[0] == 403 and "belongs to the topics" in answer.text
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"x", b"[]", b"null", b"{}", b'{"requirements": 1, "updates": []}', b"[" * 100_000, b'{"a": "\xff"}',

@@ -19,6 +19,7 @@ from lakestream.data.tables.metadata_schema import Json
 from lakestream.data.tables.progress import Range
 from lakestream.data.tables.store import TableStore
 from lakestream.errors import Rejected
+from lakestream.model.catalog_names import within
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -58,15 +59,20 @@ class Contents:
 
 
 def judge_rows(
-    store: TableStore, old: Json | None, new: Json, random: Random, landed: Sequence[Range] = ()
+    store: TableStore, folder: str, old: Json | None, new: Json, random: Random, landed: Sequence[Range] = ()
 ) -> None:
     """Compare two snapshots of one table. Raises Refused; Retry, Missing or Corrupt if they cannot be read.
 
-    Rows of `landed` may be new: they are ours.
+    What is new lies in the table's `folder`: in another one it would go with what is there. Rows of `landed` are ours:
+    they may be new.
     """
     manifests: dict[str, list[File]] = {}
     before = contents(store, old, manifests) if old is not None else Contents({}, {})
+    known = {*manifests, *before.data, *before.deletes}
     after = contents(store, new, manifests)
+    for path in sorted({new["manifest-list"], *manifests, *after.data, *after.deletes} - known):
+        if not within(folder, path):
+            raise Refused(f"a stream's table has all its files in its own folder {folder}, and {path} is not")
     added = [file for path, file in after.deletes.items() if path not in before.deletes]
     removed = [file for path, file in before.deletes.items() if path not in after.deletes]
     if any(file.content == EQUALITY_DELETES for file in added):

@@ -3,6 +3,7 @@
 from lakestream.data.tables.manifests import ManifestFile, read_manifest, read_manifest_list
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.model.catalog_names import canonical
 
 
 def reachable(
@@ -10,6 +11,7 @@ def reachable(
 ) -> set[str]:
     """The files of all snapshots and the metadata files that are kept. Raises Missing if a part of it is not there.
 
+    They are spelled as stores list them, however an engine has written them.
     `leaving`: also files that manifests name as removed, which nobody reads any more, but which may have their grace.
     """
     found = {location, *(one["metadata-file"] for one in metadata.value("metadata-log", []))}
@@ -24,4 +26,4 @@ def reachable(
         manifest = read_manifest(store.get(listed.path), listed)
         places = range(len(manifest.entries)) if leaving else manifest.live()
         found.update(manifest.entries[at]["data_file"]["file_path"] for at in places)
-    return found
+    return {canonical(uri) for uri in found}

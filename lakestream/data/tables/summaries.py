@@ -35,7 +35,10 @@ def is_ours(summary: Mapping[str, str]) -> bool:
 
 
 def accounted_after(before: TableMetadata, accounted: int, after: TableMetadata) -> int:
-    """Up to which sequence number all is accounted for once our commit has won; 0 if others' snapshots still wait."""
+    """Up to which sequence number all is accounted for once our commit has won; 0 if others' snapshots still wait.
+
+    That of `main`: snapshots of a branch may be later ones, and come to be of `main` when it is moved to them.
+    """
     heads = {head.snapshot_id: head for head in before.snapshots[-RECENT_MAX:]}
     at = before.current_snapshot_id
     while at is not None and at in heads and heads[at].sequence_number > accounted:
@@ -43,7 +46,7 @@ def accounted_after(before: TableMetadata, accounted: int, after: TableMetadata)
             return 0
         at = heads[at].parent_snapshot_id
     known = at is None or (at in heads and heads[at].sequence_number <= accounted)
-    return after.last_sequence_number if known else 0
+    return after.current.sequence_number if known and after.current is not None else 0
 
 
 def is_our_append(summary: Mapping[str, str]) -> bool:

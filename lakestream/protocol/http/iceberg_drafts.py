@@ -16,6 +16,7 @@ import msgspec
 from lakestream.data.tables.foreign import Refused, judge_metadata, ours
 from lakestream.data.tables.metadata_files import MetadataFiles
 from lakestream.data.tables.metadata_json import (
+    MAIN,
     ancestors,
     check_requirements,
     main_of,
@@ -32,7 +33,7 @@ from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY
 from lakestream.errors import Corrupt, Missing
 from lakestream.interfaces import Clock
 from lakestream.model.catalog import CatalogTable, TableChange, TableKey
-from lakestream.model.catalog_names import STREAMS, Warehouse, canonical, overlap, root_of, shown
+from lakestream.model.catalog_names import STREAMS, Warehouse, canonical, overlap, root_of, shown, within
 from lakestream.protocol.http.iceberg_errors import no_such_table
 
 CLEAN_UP = "write.metadata.delete-after-commit.enabled"
@@ -127,13 +128,14 @@ class Drafting:
             raise Invalid(f"the folder {STREAMS} belongs to the topics' tables")
         self._judge_free(metadata["location"])
 
-    def _judge_free(self, location: str) -> None:
-        place = canonical(location)
-        if any(overlap(place, canonical(root)) for root in self._roots()):
+    def _judge_free(self, location: str, own: str = "") -> None:
+        """No other table lives there; `own` is the folder of the one that moves, or goes."""
+        others = [canonical(root) for root in self._roots() if canonical(root) != canonical(own)]
+        if any(overlap(canonical(location), root) for root in others):
             raise Invalid(f"{location} overlaps the folder of another table")
 
-    def register(self, key: TableKey, place: str) -> Draft:
-        """A table out of a metadata file that is there already."""
+    def register(self, key: TableKey, place: str, replaced: CatalogTable | None) -> Draft:
+        """A table out of a metadata file that is there already, maybe an earlier one of the table that it replaces."""
         path = self._warehouse.path_of(place)
         if path is None or not path.endswith(".metadata.json"):
             raise Invalid(f"{place} is no metadata file in the warehouse {self._warehouse.uri}")
@@ -146,8 +148,9 @@ class Drafting:
             raise Invalid(f"{metadata['table-uuid']!r} is no uuid")
         if self._warehouse.path_of(metadata["location"]) is None:
             raise Invalid(f"the table's location {metadata['location']} is outside the warehouse")
-        self._judge_free(metadata["location"])
-        self._judge_free(root_of(place))
+        own = root_of(replaced.location) if replaced is not None else ""
+        self._judge_free(metadata["location"], own)
+        self._judge_free(root_of(place), own)
         return Draft(location=place, metadata=data, change=TableChange(*key, metadata["table-uuid"], "", place))
 
     # -- commits ----------------------------------------------------------------------------------------------------
@@ -186,6 +189,10 @@ class Drafting:
     def _judge_stream(self, base: Json, metadata: Json) -> None:
         """T13."""
         self._judge_paths(base["properties"], metadata["properties"])
+        for name in _PATHS:
+            place, before = metadata["properties"].get(name), base["properties"].get(name)
+            if place is not None and place != before and not within(base["location"], place):
+                raise Refused(f"a stream's table has all its files in its own folder, and {name} {place} is not there")
         if not judge_metadata(base, metadata):
             return
         # Arrow is loaded only when somebody else commits to a stream.
@@ -194,7 +201,7 @@ class Drafting:
         after = snapshot_of(metadata, main_of(metadata))
         assert after is not None, "a reference has its snapshot"
         try:
-            judge_rows(self._store, snapshot_of(base, main_of(base)), after, self._random)
+            judge_rows(self._store, base["location"], snapshot_of(base, main_of(base)), after, self._random)
         except (Missing, Corrupt) as error:
             raise Refused(f"the commit's files cannot be read: {error}") from error
 
@@ -211,10 +218,10 @@ class Drafting:
             raise Invalid("properties that begin with lakestream. are written by Lakestream only")
         self._judge_paths(before, metadata["properties"])
         if base and metadata["location"] != base["location"]:
-            own = base["location"]
-            others = [root for root in self._roots() if canonical(root) != canonical(own)]
-            if any(overlap(canonical(metadata["location"]), canonical(root)) for root in others):
-                raise Invalid(f"{metadata['location']} overlaps the folder of another table")
+            # Its files would stay where they are, and a table that somebody makes there would have them for its own.
+            if base.get("snapshots"):
+                raise Invalid("a table that has snapshots keeps its location")
+            self._judge_free(metadata["location"], base["location"])
         return path
 
     def _judge_paths(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -243,9 +250,11 @@ def is_done(metadata: Json, updates: list[dict[str, Any]]) -> bool:
     snapshots = [update.get("snapshot") for update in updates if update.get("action") == "add-snapshot"]
     if not snapshots:
         return False
-    main = ancestors(metadata, main_of(metadata))
+    named = [update.get("ref-name") for update in updates if update.get("action") == "set-snapshot-ref"] or [MAIN]
+    heads = [ref["snapshot-id"] for name, ref in metadata["refs"].items() if name in named]
+    there = {one for head in heads for one in ancestors(metadata, head)}
     for snapshot in snapshots:
-        if not isinstance(snapshot, dict) or snapshot.get("snapshot-id") not in main:
+        if not isinstance(snapshot, dict) or snapshot.get("snapshot-id") not in there:
             return False
         found = snapshot_of(metadata, snapshot["snapshot-id"])
         if found is None or found.get("manifest-list") != snapshot.get("manifest-list"):

@@ -4,10 +4,10 @@ from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog_names import parent_of, shown
+from lakestream.model.catalog_names import SEPARATOR, STREAMS, parent_of, shown
 from lakestream.model.catalog_namespaces import CreateNamespace, DropNamespace, UpdateNamespace
 from lakestream.model.commands import Body
-from lakestream.model.reasons import No
+from lakestream.model.reasons import No, Reason
 from lakestream.protocol.http.iceberg_errors import bad_request, no_such_namespace, of_refusal, unprocessable
 
 PAGE_SIZE_DEFAULT = 1000
@@ -39,6 +39,8 @@ class Namespaces:
         return [name for space, name in self._replica.state.catalog.tables if space == namespace]
 
     async def create(self, namespace: str, properties: dict[str, str]) -> None:
+        if namespace.startswith(f"{STREAMS}{SEPARATOR}"):
+            raise of_refusal(No(Reason.TABLE_BOUND, f"the namespace {STREAMS} belongs to the topics, and all below it"))
         await self._say(CreateNamespace(namespace, properties))
 
     async def drop(self, namespace: str) -> None:

@@ -73,7 +73,7 @@ class Tables:
         await self._replica.catch_up()
         old = self.catalog.tables.get((namespace, name)) if overwrite else None
         key = (namespace, name) if old is not None else await self._free(namespace, name)
-        draft = await self._drafted(lambda: self._drafting.register(key, place))
+        draft = await self._drafted(lambda: self._drafting.register(key, place, old))
         assert draft.change is not None
         going = [TableChange(*key, old.uuid, old.location, "")] if old is not None else []
         outcome = await self._replica.propose(CommitTables([*going, draft.change]))
