@@ -174,7 +174,8 @@ class _Session:
     # -- views --------------------------------------------------------------------------------------------------------
 
     def _show(self, names: list[Name]) -> None:
-        found = self._directory.find(names)
+        # Case does not matter to DuckDB: a name that a query spells in two ways is one view.
+        found = self._directory.find(list({tuple(map(str.casefold, name)): name for name in names}.values()))
         for name, tail in found.topics.items():
             self._view(name, topic_parts(open_stores(tail), tail, self._faults))
         for name, table in found.tables.items():

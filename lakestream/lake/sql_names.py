@@ -89,7 +89,7 @@ class Directory:
 
     def find(self, names: Sequence[Name]) -> Found:
         """Names that are neither topics nor tables are left out: they may be files, or made by the query itself."""
-        wanted = {name: topic_name(name) for name in names if len(name) < 3 and name[0] not in OWN_SCHEMAS}
+        wanted = {name: topic_name(name) for name in names if len(name) == 1 or _may_be_ours(name)}
         tails = self._tails(wanted.values())
         if missing := [topic for topic in wanted.values() if topic not in tails]:
             folded = {topic.casefold(): topic for topic in self.topics()}
@@ -142,6 +142,11 @@ class Directory:
         near += [topic for topic in known if name in topic.split(".") and topic not in near][:NEAR_MAX]
         hint = f"did you mean {' or '.join(_spelled(topic) for topic in near)}?" if near else _listed(known)
         return f"there is no topic or table {name!r}; {hint}"
+
+
+def _may_be_ours(name: Name) -> bool:
+    """DuckDB's own schemas are no namespaces; a topic may well have such a name."""
+    return len(name) == 2 and name[0] not in OWN_SCHEMAS
 
 
 def topic_name(name: Name) -> str:

@@ -114,16 +114,18 @@ class Texts:
         return _readable(quoted(self._plain[place]), self._kinds[place])
 
     def _text(self, place: int) -> str:
-        value = self._value(place)
         if _is_number(self._kinds[place]):
-            return value
+            return quoted(self._plain[place])
+        value = self._value(place)
         return f"to_json({value})::VARCHAR" if pa.types.is_nested(self._kinds[place]) else f"{value}::VARCHAR"
 
 
 def _readable(value: str, kind: pa.DataType, depth: int = 0) -> str:
-    """The value in SQL with its bytes as text, also those inside lists and structs."""
+    """The value in SQL as JSON can have it: bytes as text, no number as null, also inside lists and structs."""
     if _is_binary(kind):
         return f"text({value})"
+    if pa.types.is_floating(kind):
+        return f"CASE WHEN isfinite({value}) THEN {value} END"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         item = _readable(f"one{depth}", kind.value_type, depth + 1)
         return value if item == f"one{depth}" else f"list_transform({value}, lambda one{depth}: {item})"

@@ -36,6 +36,7 @@ from lakestream.pipeline.care_tasks import (
     CareFile,
     CareTask,
     Rows,
+    Scattered,
     pack_care,
     unpack_care_answer,
 )
@@ -112,6 +113,8 @@ class CareJobs:
         self._clock = clock
         self._limits = limits
         self._root = root
+        self._scattered: dict[str, int] = {}
+        """Tables whose partition spec made too many files, by uuid; found out again by another pipeline."""
 
     @property
     def grace_s(self) -> float:
@@ -129,7 +132,8 @@ class CareJobs:
             if picture is None:
                 return
             files = list(picture.live.data.values())
-            layout = users_layout(picture.table.metadata)
+            metadata = picture.table.metadata
+            layout = users_layout(metadata, self._scattered.get(metadata.uuid))
             result.text = layout.problem
             groups = to_rewrite(
                 files, picture.deleted_in, self._limits, asked=asked, everything=everything, target=layout.target
@@ -137,7 +141,12 @@ class CareJobs:
             base, done = picture.base, 0
             for some in chunks(groups, self._width):
                 tasks = [self._merge(picture, group, name, n, layout) for n, group in enumerate(some, done)]
-                answers = await self._run(tasks)
+                try:
+                    answers = await self._run(tasks)
+                except Scattered:
+                    assert layout.target.spec_id is not None, "only partitioning scatters"
+                    self._scattered[metadata.uuid] = layout.target.spec_id
+                    raise
                 done += len(some)
                 replaced = [path for answer in answers for path in answer.replaced]
                 made = [stats for answer in answers for stats in answer.files]
@@ -152,7 +161,10 @@ class CareJobs:
                 )  # fmt: skip
                 await progress(f"rewrote {done} of {len(groups)} groups of files")
 
-        await self._until_done(topic_id, attempt)
+        try:
+            await self._until_done(topic_id, attempt)
+        except Scattered:
+            await self._until_done(topic_id, attempt)
         said = [] if result.figures else ["nothing to rewrite"]
         result.text = "; ".join([*said, result.text] if result.text else said)
         return result
@@ -381,7 +393,8 @@ class CareJobs:
             for body in bodies:
                 answer = unpack_care_answer(body)
                 if not isinstance(answer, Cared):
-                    raise Lost(answer.reason) if answer.lost else NotDone(answer.reason)
+                    kind = Lost if answer.lost else Scattered if answer.scattered else NotDone
+                    raise kind(answer.reason)
                 found.append(answer)
         if len(found) != len(tasks):
             raise NotDone(f"{len(tasks) - len(found)} of {len(tasks)} tasks did not answer")

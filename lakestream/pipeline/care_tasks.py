@@ -6,10 +6,17 @@ import msgspec
 
 from lakestream.data.tables.file_stats import FileStats
 from lakestream.data.tables.sort_orders import SortKey
+from lakestream.errors import LakestreamError
 
 PartitionValue = int | bytes | None
 """What transforms make of the stream's columns."""
 MERGE, FILTER, DIGEST = "merge", "filter", "digest"
+PLACES_MAX = 256
+"""Files that a user's partitioning may make of what one task reads."""
+
+
+class Scattered(LakestreamError):
+    """It makes more."""
 
 
 class CareFile(NamedTuple):
@@ -73,11 +80,15 @@ class Cared(msgspec.Struct, frozen=True, array_like=True, tag="cared"):
 
 
 class CareFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """A task could not be done. `lost`: since a file is not there, or not what was written, and will not be."""
+    """A task could not be done. `lost`: since a file is not there, or not what was written, and will not be.
+
+    `scattered`: since the user's partitioning makes too many files.
+    """
 
     number: int
     reason: str
     lost: bool = False
+    scattered: bool = False
 
 
 CareAnswer = Cared | CareFailed

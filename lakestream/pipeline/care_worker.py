@@ -23,11 +23,13 @@ from lakestream.pipeline.care_plan import ORDERED_GROUPS
 from lakestream.pipeline.care_tasks import (
     DIGEST,
     MERGE,
+    PLACES_MAX,
     Cared,
     CareFailed,
     CareTask,
     PartitionValue,
     Rows,
+    Scattered,
     SpecField,
     pack_care,
     unpack_care_task,
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PLACES_MAX = 256
-"""Files that a user's partitioning may make of what one task reads."""
 ORDERED_BYTES = 16 << 20
 """Raw bytes in a file of a table with a user's order."""
 ORDERED_GROUP_BYTES = ORDERED_BYTES // ORDERED_GROUPS + (256 << 10)
@@ -68,7 +68,8 @@ def care_in(open_store: Callable[[], TableStore], task: CareTask, attempt: int) 
             return [pack_care(digest(store, task))]
         return [pack_care(filtered(store, task, attempt))]
     except (LakestreamError, BadCondition) as error:
-        return [pack_care(CareFailed(task.number, str(error), isinstance(error, Missing | Corrupt)))]
+        lost, scattered = isinstance(error, Missing | Corrupt), isinstance(error, Scattered)
+        return [pack_care(CareFailed(task.number, str(error), lost, scattered))]
     except Exception as error:
         # Whatever it is, care can wait: it must not take the job of other tables with it.
         log.exception("a table could not be taken care of")
@@ -97,7 +98,7 @@ def merge(store: TableStore, task: CareTask, attempt: int) -> Cared:
                 for place, part in by_place(batch, task.spec):
                     if place not in outs:
                         if len(outs) >= PLACES_MAX:
-                            raise Corrupt(f"the table's partitioning would cut one task into over {PLACES_MAX} files")
+                            raise Scattered(f"the table's partitioning makes over {PLACES_MAX} files of one task")
                         outs[place] = Output(store, task, attempt, f"{number}-{len(outs)}", alike[0].added)
                     outs[place].add(partition, part)
         for place, out in outs.items():

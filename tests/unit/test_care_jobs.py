@@ -8,8 +8,10 @@ import pytest
 
 from lakestream.data.tables.live_files import live_files
 from lakestream.data.tables.manifests import NewFile
+from lakestream.data.tables.schema import KEY_ID
 from lakestream.data.tables.summaries import CARE_KEY
 from lakestream.model.catalog import CommitTables, TableChange
+from lakestream.model.records import Record, encode_batch
 from lakestream.pipeline.care_jobs import CareJobs, NotDone
 from lakestream.pipeline.care_plan import CareLimits
 from lakestream.pipeline.rounds import Work
@@ -284,3 +286,25 @@ async def test_t19_a_users_partitioning_is_applied_by_optimize(world: CareWorld)
     await world.land(*streams, tag="later")
     again = await world.jobs.optimize(topic_id, quiet, asked=True)
     assert again.figures["files_before"] >= 1 and world.balance("a") == world.holds("a")
+
+
+@pytest.mark.parametrize(
+    ("transform", "why"), [("truncate[1]", "truncate[1] of stream_key"), ("identity", "over 256 files")]
+)
+async def test_t19_a_partitioning_that_cannot_be_applied_is_left_out_with_the_reason(
+    world: CareWorld, transform: str, why: str
+) -> None:
+    streams = await world.broker.topic("a", 1)
+    for n in range(3):
+        records = [Record(offset=i, timestamp=1000, key=b"%d" % (n * 100 + i), value=b"v") for i in range(100)]
+        await world.broker.append((streams[0], encode_batch(records)))
+        await world.pipeline.replica.catch_up()
+        await world.pipeline.driver.drain()
+    spec = {"spec-id": 1, "fields": [{"source-id": KEY_ID, "field-id": 1000, "name": "k", "transform": transform}]}
+    specs = [*world.metadata("a").value("partition-specs"), spec]
+    await foreign_metadata(world, "a", {"partition-specs": specs, "default-spec-id": 1, "last-partition-id": 1000})
+    result = await world.jobs.optimize(streams[0].topic.id, quiet, asked=True)
+    assert (result.figures["files_before"], result.figures["files_after"]) == (3, 1)
+    assert "partitioning is not applied" in result.text and why in result.text
+    assert world.balance("a") == world.holds("a")
+    assert "nothing to rewrite" in (await world.jobs.optimize(streams[0].topic.id, quiet, asked=True)).text

@@ -153,6 +153,15 @@ async def test_names_with_dots_and_dashes_joins_and_tables_named_twice(world: Wo
     made = "create temp table t as select d.* from streams.orders as d; select count(*) from t, orders"
     assert await world.ask(made) == [(64,)]
     assert await world.ask("select column_name from (describe orders) limit 1") == [("stream_partition",)]
+    twice = "select count(*) from orders a join Orders b using (stream_partition, stream_offset)"
+    assert await world.ask(twice) == [(8,)]
+    assert await world.ask(twice.replace("orders a", "streams.orders a").replace("Orders", "Streams.ORDERS")) == [(8,)]
+
+
+@pytest.mark.parametrize("topic", ["main", "temp"])
+async def test_a_topic_may_have_the_name_of_a_schema_of_duckdb(world: World, topic: str) -> None:
+    await world.add(topic, b"a")
+    assert await world.ask(f"select text(value) from {topic}") == [("a",), ("a",)]
 
 
 async def test_a_landing_in_the_middle_of_a_query_changes_nothing(world: World) -> None:
@@ -256,6 +265,15 @@ async def test_json_is_a_list_or_lines_also_with_two_columns_of_one_name(world: 
     assert [json.loads(line) for line in lines.splitlines()] == wanted
     nothing = await world.written(f"select * from ({query}) limit 0", lambda a, s: write_json(a, s, lines=False))
     assert json.loads(nothing) == []
+
+
+async def test_json_has_null_for_what_is_no_number(world: World) -> None:
+    query = "select 'nan'::double as a, '-inf'::float as b, [1.5::double, 'inf'::double] as c, 2.5::double as d"
+    for lines in (False, True):
+        text = await world.written(query, lambda a, s: write_json(a, s, lines=lines))  # noqa: B023
+        row = json.loads(text, parse_constant=pytest.fail)
+        assert (row if lines else row[0]) == {"a": None, "b": None, "c": [1.5, None], "d": 2.5}
+    assert (await world.written(query, write_csv)).decode().splitlines()[1].startswith("nan,-inf,")
 
 
 async def test_arrow_keeps_the_bytes(world: World) -> None:

@@ -58,8 +58,19 @@ def users_order(metadata: TableMetadata) -> UsersOrder | None:
     return UsersOrder(wanted, tuple(keys))
 
 
-def _sortable(transform: str, kind: str) -> bool:
+def can_transform(transform: str, kind: str) -> bool:
+    """Whether `transformed` makes something of such a column."""
     if transform.endswith("[0]"):
+        return False
+    try:
+        transformed(pa.nulls(1), transform, kind)
+    except (pa.ArrowException, ValueError, TypeError, NotImplementedError):
+        return False
+    return True
+
+
+def _sortable(transform: str, kind: str) -> bool:
+    if not can_transform(transform, kind):
         return False
     try:
         value = transformed(pa.nulls(1), transform, kind)
