@@ -164,7 +164,7 @@ class CommandSource:
         changes: list[tuple[str, str | None]] = [("retention.bytes", chance.choice(("5", None, "many")))]
         return chance.choice((
             made, made, made,
-            DeleteTopic(chance.choice(ids)),
+            DeleteTopic(chance.choice(ids), again=True),
             CreatePartitions(chance.choice(ids), chance.randint(0, 6)),
             AlterConfigs(chance.choice(ids), changes),
             AlterConfigs(b"", [("num.partitions", chance.choice(("3", None)))]),

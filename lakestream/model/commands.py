@@ -103,10 +103,14 @@ class CreateTopic(Body, frozen=True, array_like=True):
 
 
 class DeleteTopic(Body, frozen=True, array_like=True):
-    """The topic goes, with its entries, producers' memory and committed offsets (L25)."""
+    """The topic goes, with its entries, producers' memory and committed offsets (L25).
+
+    `again`: its producers may go on in a topic of its name where they are (producers.py). Older commands do not say so.
+    """
 
     KIND: ClassVar[int] = 12
     topic_id: bytes
+    again: bool = False
 
 
 class CreatePartitions(Body, frozen=True, array_like=True):

@@ -8,9 +8,11 @@ For each producer id and stream the state keeps the epoch and the last five batc
     anything else                    -> out of order
 
 A producer id that nobody knows (expired, or from before) may start anywhere; a known id has to start a stream that is
-new to it at sequence 0.
+new to it at sequence 0. But when a topic is deleted and made again its producers do not know, and count on: each may
+start once where it is in the partition that is now in place of the one it wrote to.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lakestream.model.commands import AllocateProducerId, ExpireProducers
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 
 BATCHES_KEPT = 5
 SEQUENCES = 1 << 31
+AGAIN_MAX = 1000
+"""So many partitions that are gone are remembered of one producer, the latest."""
+
+Place = tuple[str, int]
+"""A topic's name and a partition."""
 
 
 class Sequence:
@@ -35,13 +42,14 @@ class Sequence:
 
 
 class Producer:
-    """One producer id."""
+    """One producer id. `again`: where it wrote to a topic that is gone, oldest first."""
 
-    __slots__ = ("streams", "used_ms")
+    __slots__ = ("again", "streams", "used_ms")
 
     def __init__(self) -> None:
         self.streams: dict[int, Sequence] = {}
         self.used_ms = 0
+        self.again: dict[Place, None] = {}
 
 
 class Producers:
@@ -53,32 +61,39 @@ class Producers:
         self.by_id: dict[int, Producer] = {}
         self.next_id = 0
 
-    def forget_streams(self, streams: set[int]) -> None:
+    def forget_streams(self, streams: Mapping[int, Place | None]) -> None:
+        """Streams go; those with a place may be there again."""
         for producer in self.by_id.values():
-            for stream in streams & producer.streams.keys():
+            for stream in sorted(streams.keys() & producer.streams.keys()):
                 del producer.streams[stream]
+                place = streams[stream]
+                if place is not None:
+                    producer.again.pop(place, None)
+                    producer.again[place] = None
+            while len(producer.again) > AGAIN_MAX:
+                del producer.again[next(iter(producer.again))]
 
     def dump(self) -> list[Any]:
-        return [
-            self.next_id,
-            [
-                [id_, one.used_ms, [[stream, s.epoch, s.next, s.recent] for stream, s in one.streams.items()]]
-                for id_, one in self.by_id.items()
-            ],
-        ]
+        return [self.next_id, [_dumped(id_, one) for id_, one in self.by_id.items()]]
 
     @classmethod
     def load(cls, fields: list[Any]) -> "Producers":
         producers = cls()
         producers.next_id = fields[0]
-        for id_, used_ms, streams in fields[1]:
+        for id_, used_ms, streams, *later in fields[1]:
             producer = producers.by_id[id_] = Producer()
             producer.used_ms = used_ms
+            producer.again = {(name, partition): None for name, partition in later[0]} if later else {}
             for stream, epoch, following, recent in streams:
                 sequence = producer.streams[stream] = Sequence(epoch)
                 sequence.next = following
                 sequence.recent = [(first, last, base) for first, last, base in recent]
         return producers
+
+
+def _dumped(id_: int, one: Producer) -> list[Any]:
+    streams = [[stream, s.epoch, s.next, s.recent] for stream, s in one.streams.items()]
+    return [id_, one.used_ms, streams, *([[list(place) for place in one.again]] if one.again else [])]
 
 
 def allocate(state: "State", member: Member, body: AllocateProducerId) -> int:

@@ -221,7 +221,7 @@ def append(state: "State", member: Member, payload: memoryview) -> list[int] | N
             answer(-Reason.OVER_SHARE)
             continue
         if producer_id >= 0:
-            known = judge(producers, producer_id, stream_id, epoch, sequence, count, base, time_ms)
+            known = judge(producers, producer_id, stream, epoch, sequence, count, base, time_ms)
             if known is not None:
                 answer(known)
                 continue
@@ -253,7 +253,7 @@ def append(state: "State", member: Member, payload: memoryview) -> list[int] | N
 def judge(
     producers: dict[int, Producer],
     producer_id: int,
-    stream_id: int,
+    stream: Stream,
     epoch: int,
     sequence: int,
     count: int,
@@ -261,6 +261,7 @@ def judge(
     time_ms: int,
 ) -> int | None:
     """None if the batch is next in its producer's sequence, and noted as such; else what to answer (L18)."""
+    stream_id = stream.id
     producer = producers.get(producer_id)
     if producer is None:
         producer = producers[producer_id] = Producer()
@@ -268,8 +269,10 @@ def judge(
     else:
         known = producer.streams.get(stream_id)
         if known is None:
-            if sequence != 0:
+            if sequence != 0 and (stream.topic.name, stream.partition) not in producer.again:
                 return -Reason.OUT_OF_ORDER
+            if producer.again:
+                producer.again.pop((stream.topic.name, stream.partition), None)
             past = producer.streams[stream_id] = ProducerSequence(epoch)
         elif epoch != known.epoch:
             if epoch < known.epoch:

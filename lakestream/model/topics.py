@@ -120,7 +120,9 @@ def delete(state: "State", member: Member, body: DeleteTopic) -> int | No:
         stream = state.streams.by_id.pop(stream_id)
         state.streams.drop(stream, 0, len(stream.bases), state.members.time_ms)
         state.moved.append(stream_id)
-    state.producers.forget_streams(gone)
+    state.producers.forget_streams(
+        {one: (topic.name, partition) if body.again else None for partition, one in enumerate(topic.streams)}
+    )
     state.groups.forget_streams(gone)
     state.catalog.forget_topic(topic, state.members.time_ms)
     state.topics.remove(topic)

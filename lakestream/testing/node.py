@@ -214,7 +214,7 @@ class Node:
         await self.propose(CreateTopic(name, topic_id, partitions, 1, configs))
 
     async def delete_topic(self, topic_id: bytes) -> None:
-        await self.propose(DeleteTopic(topic_id))
+        await self.propose(DeleteTopic(topic_id, again=True))
 
     async def delete_records(self, topic: bytes, partition: int, before: int) -> int:
         stream = await self._find_current(topic, partition)

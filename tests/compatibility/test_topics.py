@@ -3,9 +3,10 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from tests.compatibility.clients.face import Ack, Client, Member, Record, Refused, produce, read, take
@@ -147,3 +148,25 @@ def test_a_consumer_goes_over_to_a_topic_that_was_made_again(
         assert set(eventually(seen, "records of the new topic come")) == {b"new"}
     finally:
         consumer.close()
+
+
+def test_an_idempotent_producer_lives_on_when_its_topic_is_made_again(
+    bootstrap: str, make_topic: TopicMaker, admin: AdminClient
+) -> None:
+    topic, offsets = make_topic(), list[Any]()
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
+
+    def sent(count: int) -> list[int]:
+        def delivered(error: Any, record: Any) -> None:
+            offsets.append(error or record.offset())
+
+        offsets.clear()
+        for _ in range(count):
+            producer.produce(topic, b"x", partition=0, on_delivery=delivered)
+            assert producer.flush(30) == 0
+        return offsets
+
+    assert sent(3) == [0, 1, 2]
+    admin.delete_topics([topic])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    assert sent(3) == [0, 1, 2]

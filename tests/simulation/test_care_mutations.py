@@ -114,7 +114,7 @@ def test_removed_rows_that_are_not_noted_are_noticed_T16(monkeypatch: pytest.Mon
 
 
 def test_what_others_removed_and_nobody_noted_is_noticed_T16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(care_accounts, "difference", lambda *_: ([], True))
+    monkeypatch.setattr(care_accounts, "difference", lambda *_, **how: ([], True))
     assert "the state accounts for" in first_violation(OTHERS, first=5)
 
 

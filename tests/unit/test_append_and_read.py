@@ -6,9 +6,11 @@ from lakestream.data.memory import MemoryWal
 from lakestream.errors import Rejected, Retry
 from lakestream.interfaces import Buffer
 from lakestream.metadata.stores.memory import MemoryLogStore
-from lakestream.model.commands import AdvanceLogStart
+from lakestream.model.commands import AdvanceLogStart, DeleteTopic
+from lakestream.model.producers import AGAIN_MAX, Producer, Producers, Sequence
 from lakestream.model.reasons import Reason
 from lakestream.model.records import Record, encode_batch
+from lakestream.model.state import dump, load
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Found
 from tests.core import batch, start_broker
@@ -40,6 +42,46 @@ async def test_another_broker_reads_from_the_wal_what_one_appended() -> None:
         assert (await other.records(mine, 7))[0].offset == 6
         await other.stop()
     await one.stop()
+
+
+async def test_a_producer_goes_on_where_it_is_in_a_topic_that_was_made_again() -> None:
+    """It does not know, and counts on; anywhere else a producer that is known begins with 0 (L18)."""
+    broker = await start_broker()
+    replica = broker.replica
+
+    def five(sequence: int) -> bytes:
+        return batch(b"a", producer=5, epoch=0, sequence=sequence)
+
+    old = await broker.topic("t", 2)
+    assert await broker.append((old[0], five(0)), (old[0], five(1))) == [0, 1]
+    for again, answer in ((False, -Reason.OUT_OF_ORDER), (True, 0)):
+        topic = replica.state.topics.by_name["t"]
+        await replica.propose(DeleteTopic(topic.id, again))
+        new = await broker.topic("t", 2)
+        assert await broker.append((new[0], five(2))) == [answer]
+        if not again:
+            assert await broker.append((new[0], five(0))) == [0]
+    assert await broker.append((new[0], five(2))) == [0], "a retry is one all the same"
+    assert await broker.append((new[0], five(3)), (new[0], five(9))) == [1, -Reason.OUT_OF_ORDER]
+    assert await broker.append((new[1], five(2))) == [-Reason.OUT_OF_ORDER], "it never wrote there"
+    await replica.propose(DeleteTopic(replica.state.topics.by_name["t"].id, again=True))
+    [other] = await broker.topic("other")
+    assert await broker.append((other, five(4))) == [-Reason.OUT_OF_ORDER], "nor there"
+    state = replica.state
+    assert state.producers.by_id[5].again == {("t", 0): None}
+    assert dump(load(dump(state))) == dump(state)
+    assert load(dump(state)).producers.by_id[5].again == {("t", 0): None}
+    await broker.stop()
+
+
+def test_only_so_many_partitions_that_are_gone_are_remembered_of_a_producer() -> None:
+    producers = Producers()
+    one = producers.by_id[1] = Producer()
+    for n in range(AGAIN_MAX + 3):
+        one.streams[n] = Sequence(0)
+        producers.forget_streams({n: (f"t{n}", 0)})
+    assert len(one.again) == AGAIN_MAX and not one.streams
+    assert next(iter(one.again)) == ("t3", 0)
 
 
 async def test_a_retry_is_answered_with_the_first_offset_and_appends_nothing() -> None:

@@ -131,7 +131,8 @@ class TopicApis:
         async def delete(same: list[DeleteTopicState]) -> DeletableTopicResult:
             one = _merged(same)
             found = failed or self._doomed(one, len(same))
-            outcome = found if isinstance(found, Refusal) else await propose(self._replica, DeleteTopic(found.id))
+            going = found if isinstance(found, Refusal) else DeleteTopic(found.id, again=True)
+            outcome = going if isinstance(going, Refusal) else await propose(self._replica, going)
             if not isinstance(found, Refusal):
                 one = DeleteTopicState(name=found.name, topic_id=found.id)
             result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
