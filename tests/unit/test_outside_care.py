@@ -189,7 +189,8 @@ async def test_t16_what_others_delete_and_change_is_accounted_for_before_it_may_
     expired = await jobs.expire(stream.topic.id, 0)
     assert expired.figures["snapshots_left"] == 5, "what others made, the one before it, and what came since"
     await world.caretaker().step()
-    assert [(one.start, one.end, one.records) for one in world.landing().removed[0]] == [(3, 4, 1)]
+    whole = "the row that was changed is no other than its file's"
+    assert [(one.start, one.end, one.records) for one in world.landing().removed[0]] == [(0, 10, 1)], whole
     await world.follow()
     assert world.proven()
     assert (await jobs.expire(stream.topic.id, 0)).figures["snapshots_left"] == 1
