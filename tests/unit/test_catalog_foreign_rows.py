@@ -158,9 +158,9 @@ def test_files_outside_the_warehouse_are_refused(table: Table, place: str) -> No
     old = table.snapshot(1, file)
     forged = table.data([0, 1])
     table.files[forged]["file_path"] = place.format(root=table.store.root)
-    with pytest.raises(Refused, match="warehouse|own folder"):
+    with pytest.raises(Refused, match=r"warehouse|own folder"):
         table.judge(old, table.snapshot(2, (forged, 2)))
-    with pytest.raises(Refused, match="warehouse|own folder"):
+    with pytest.raises(Refused, match=r"warehouse|own folder"):
         table.judge(old, {"snapshot-id": 2, "manifest-list": place.format(root=table.store.root)})
 
 
