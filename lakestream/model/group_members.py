@@ -174,15 +174,20 @@ def metadata_bytes(protocols: Protocols) -> int:
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
-def subscribes(group: Group, topic: str) -> bool:
-    """Whether a member of this group of consumers reads the topic; if nobody can tell, it does (as in Kafka)."""
+def group_topics(group: Group) -> set[str] | None:
+    """What the members of a group of consumers read; None if nobody can tell, which counts as all (as in Kafka).
+
+    It parses every member's subscription: ask once, not for each topic.
+    """
+    read: set[str] = set()
     if group.protocol_type != CONSUMER:
-        return False
+        return read
     for member in group.members.values():
         topics = subscribed_topics(member.metadata(group.protocol)) if group.protocol else None
-        if topics is None or topic in topics:
-            return True
-    return False
+        if topics is None:
+            return None
+        read |= topics
+    return read
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:

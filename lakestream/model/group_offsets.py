@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from lakestream.model.commands import Body
 from lakestream.model.configs import LONG_MAX
-from lakestream.model.group_members import CONSUMER, Commit, Group, GroupState, member_problem, subscribes
+from lakestream.model.group_members import CONSUMER, Commit, Group, GroupState, group_topics, member_problem
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
 
@@ -93,9 +93,10 @@ def delete(state: "State", member: Member, body: DeleteOffsets) -> list[int] | N
     if group.members and group.protocol_type != CONSUMER:
         return No(Reason.GROUP_NOT_EMPTY, "the group has members")
     results = []
+    read = group_topics(group)
     for stream_id in body.streams:
         stream = state.streams.by_id.get(stream_id)
-        if stream is not None and subscribes(group, stream.topic.name):
+        if stream is not None and (read is None or stream.topic.name in read):
             results.append(int(Reason.GROUP_SUBSCRIBED))
             continue
         group.offsets.pop(stream_id, None)
@@ -119,23 +120,32 @@ def overdue(state: "State", before_ms: int) -> tuple[list[tuple[str, int]], list
     offsets: list[tuple[str, int]] = []
     groups = []
     for group in state.groups.by_name.values():
-        old = [stream for stream in group.offsets if is_overdue(state, group, stream, before_ms)]
+        old = old_offsets(state, group, before_ms)
         offsets += [(group.name, stream) for stream in old]
         if not group.members and len(old) == len(group.offsets):
             groups.append(group.name)
     return offsets, groups
 
 
-def is_overdue(state: "State", group: Group, stream_id: int, before_ms: int) -> bool:
+def old_offsets(state: "State", group: Group, before_ms: int) -> list[int]:
     """An empty group's offsets age from when it became empty, those of self-assigned consumers from their commit."""
-    commit = group.offsets[stream_id]
-    if commit.expire_ms:
-        return commit.expire_ms <= state.members.time_ms
-    if group.members:
-        stream = state.streams.by_id[stream_id]
-        unread = group.state == GroupState.STABLE and group.protocol_type == CONSUMER
-        return unread and not subscribes(group, stream.topic.name) and commit.time_ms < before_ms
-    return max(commit.time_ms, group.emptied_ms) < before_ms
+    now = state.members.time_ms
+    emptied_ms = 0 if group.members else group.emptied_ms
+    old = [
+        stream
+        for stream, commit in group.offsets.items()
+        if (commit.expire_ms <= now if commit.expire_ms else max(commit.time_ms, emptied_ms) < before_ms)
+    ]
+    if not group.members or not old:
+        return old
+    unread = group.state == GroupState.STABLE and group.protocol_type == CONSUMER
+    read = group_topics(group) if unread else None
+    streams = state.streams.by_id
+    return [
+        stream
+        for stream in old
+        if group.offsets[stream].expire_ms or (read is not None and streams[stream].topic.name not in read)
+    ]
 
 
 RULES = ((CommitOffsets, commit), (DeleteOffsets, delete), (ExpireOffsets, expire))

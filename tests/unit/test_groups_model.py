@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakestream.model import group_members
 from lakestream.model.commands import (
     Body,
     CreateTopic,
@@ -23,9 +24,9 @@ from lakestream.model.group_members import (
     MAX_GROUP_BYTES,
     GroupState,
     MemberRow,
+    group_topics,
     select_protocol,
     subscribed_topics,
-    subscribes,
 )
 from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets, ExpireOffsets, overdue
 from lakestream.model.groups import (
@@ -340,7 +341,7 @@ def test_a_group_that_is_no_group_of_consumers_keeps_its_offsets_while_it_has_me
     stream = cluster.topic()[0]
     cluster.ask(NewGeneration("g", 0, 0, "connect", [row("a")], []))
     cluster.refused(DeleteOffsets("g", [stream]), Reason.GROUP_NOT_EMPTY)
-    assert not subscribes(cluster.group(), "t")
+    assert group_topics(cluster.group()) == set()
 
 
 def test_only_an_empty_group_is_deleted() -> None:
@@ -383,6 +384,27 @@ def test_offsets_of_topics_that_nobody_reads_any_more_expire_by_their_commit() -
     assert list(cluster.group().offsets) == [read]
 
 
+def test_subscriptions_are_read_once_for_a_group_however_many_offsets_are_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    cluster.topic()
+    left = cluster.topic("u", 50, b"u" * 16)
+    at(cluster, 1000)
+    cluster.stable(row("a"), row("b"))
+    cluster.say(CommitOffsets("g", 1, "a", None, [(stream, 1, -1, "") for stream in left]))
+    parsed = []
+    monkeypatch.setattr(
+        group_members, "subscribed_topics", lambda metadata: parsed.append(metadata) or subscribed_topics(metadata)
+    )
+    assert overdue(cluster.state, 1000) == ([], [])
+    assert not parsed, "nothing is old enough to ask who reads it"
+    assert len(overdue(cluster.state, 1001)[0]) == 50
+    assert len(parsed) == 2
+    assert cluster.say(DeleteOffsets("g", left)) == [0] * 50
+    assert len(parsed) == 4
+
+
 def test_a_commit_with_its_own_retention_expires_on_its_own() -> None:
     cluster = Cluster()
     stream = cluster.topic()[0]
@@ -399,7 +421,7 @@ def test_a_subscription_that_cannot_be_read_counts_as_one_to_everything(metadata
     assert subscribed_topics(metadata) is None
     cluster = Cluster()
     cluster.stable(row("a")._replace(protocols=[("range", metadata)]))
-    assert subscribes(cluster.group(), "whatever")
+    assert group_topics(cluster.group()) is None
 
 
 def test_a_subscription_names_its_topics() -> None:
