@@ -210,25 +210,30 @@ def decode_records(
     return FINE if position == end else BYTES_LEFT_OVER
 
 
-@njit("UniTuple(int64, 2)(int64, int64, int64, int64, int64)", cache=True, nogil=True)
-def find_timestamp(address: int, length: int, count: int, base_timestamp: int, target: int) -> tuple[int, int]:
+@njit("UniTuple(int64, 2)(int64, int64, int64, int64, int64, int64)", cache=True, nogil=True)
+def find_timestamp(
+    address: int, length: int, count: int, base_timestamp: int, target: int, first_delta: int
+) -> tuple[int, int]:
     """Offset delta and timestamp of the first record at or after `target`; -1 and -1 if there is none.
 
-    A delta below -1 is not found either: what is wrong, less one.
+    Records below `first_delta` do not count: the log start may lie in the middle of a batch. A delta below -1 is not
+    found either: what is wrong, less one.
     """
     position = address
     for _ in range(count):
         position, timestamp, delta, _, _, _, _, _, _, _ = _record(position, address + length, base_timestamp)
         if position < 0:
             return position - 1, -1
-        if timestamp >= target:
+        if timestamp >= target and delta >= first_delta:
             return delta, timestamp
     return -1, -1
 
 
-@njit("UniTuple(int64, 2)(int64, int64, int64, int64)", cache=True, nogil=True)
-def find_max_timestamp(address: int, length: int, count: int, base_timestamp: int) -> tuple[int, int]:
-    """Offset delta and timestamp of the first record with the greatest timestamp; below -1 as in `find_timestamp`."""
+@njit("UniTuple(int64, 2)(int64, int64, int64, int64, int64)", cache=True, nogil=True)
+def find_max_timestamp(
+    address: int, length: int, count: int, base_timestamp: int, first_delta: int
+) -> tuple[int, int]:
+    """Offset delta and timestamp of the first record with the greatest timestamp; else as in `find_timestamp`."""
     position = address
     found = -1
     greatest = -1
@@ -236,7 +241,7 @@ def find_max_timestamp(address: int, length: int, count: int, base_timestamp: in
         position, timestamp, delta, _, _, _, _, _, _, _ = _record(position, address + length, base_timestamp)
         if position < 0:
             return position - 1, -1
-        if found < 0 or timestamp > greatest:
+        if delta >= first_delta and (found < 0 or timestamp > greatest):
             found, greatest = delta, timestamp
     return found, greatest
 
@@ -250,7 +255,7 @@ def warm() -> None:
     address, output = address_of(section), address_of(scratch)
     assert check_records(address, len(section), 1, 0)[0] == FINE
     assert decode_records(address, len(section), 1, 0, output, output + 8) == FINE
-    assert find_timestamp(address, len(section), 1, 0, 0) == (0, 0)
-    assert find_max_timestamp(address, len(section), 1, 0) == (0, 0)
+    assert find_timestamp(address, len(section), 1, 0, 0, 0) == (0, 0)
+    assert find_max_timestamp(address, len(section), 1, 0, 0) == (0, 0)
     assert lz4_bound(address, len(section)) == zstd_bound(address, len(section)) == -1
     produce_kernels.warm()

@@ -18,6 +18,7 @@ from lakestream.model.pointers import address_of
 MAX_DECODED_BYTES = 256 << 20
 """Positions are int32: no limit may be larger than those reach."""
 SMALLEST_RECORD = 7
+_EARLIEST = -(1 << 63)
 
 Header = tuple[str, bytes | None]
 
@@ -135,26 +136,25 @@ def decode_columns(view: bytes | memoryview, max_bytes: int = MAX_DECODED_BYTES)
     )
 
 
-def find_timestamp(view: bytes | memoryview, target: int, max_bytes: int = MAX_DECODED_BYTES) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record of the batch at or after `target`."""
+def find_timestamp(
+    view: bytes | memoryview, target: int, floor: int = 0, max_bytes: int = MAX_DECODED_BYTES
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record of the batch at or after `target`, and not below the offset `floor`."""
     section = _open(view, max_bytes)
     if section.max_timestamp < target:
         return None
-    if section.attributes & batch.LOG_APPEND_TIME:
-        target = -(1 << 63)
-    delta, timestamp = kernels.find_timestamp(
-        address_of(section.body), len(section.body), section.count, section.base_timestamp, target
-    )
-    return _found(section, delta, timestamp)
+    return _first(section, _EARLIEST if section.attributes & batch.LOG_APPEND_TIME else target, floor)
 
 
-def find_max_timestamp(view: bytes | memoryview, max_bytes: int = MAX_DECODED_BYTES) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record of the batch with the greatest timestamp."""
+def find_max_timestamp(
+    view: bytes | memoryview, floor: int = 0, max_bytes: int = MAX_DECODED_BYTES
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record of the batch with the greatest timestamp, `floor` as above."""
     section = _open(view, max_bytes)
     if section.attributes & batch.LOG_APPEND_TIME:
-        return find_timestamp(view, section.max_timestamp, max_bytes)
+        return _first(section, _EARLIEST, floor)
     delta, timestamp = kernels.find_max_timestamp(
-        address_of(section.body), len(section.body), section.count, section.base_timestamp
+        address_of(section.body), len(section.body), section.count, section.base_timestamp, floor - section.base_offset
     )
     return _found(section, delta, timestamp)
 
@@ -196,6 +196,14 @@ def _open(view: bytes | memoryview, max_bytes: int) -> _Section:
         count=count,
         body=body,
     )
+
+
+def _first(section: _Section, target: int, floor: int) -> tuple[int, int] | None:
+    delta, timestamp = kernels.find_timestamp(
+        address_of(section.body), len(section.body), section.count, section.base_timestamp, target,
+        floor - section.base_offset,
+    )  # fmt: skip
+    return _found(section, delta, timestamp)
 
 
 def _found(section: _Section, delta: int, timestamp: int) -> tuple[int, int] | None:

@@ -153,9 +153,7 @@ class Reader:
                 continue
             async for batch in self._batches(stream, entry, timestamp, floor):
                 if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] >= timestamp:
-                    found = records.find_timestamp(batch, timestamp)
-                    if found is not None and found[0] < max(stream.start, floor):
-                        found = _first_kept(batch, max(stream.start, floor), timestamp)
+                    found = records.find_timestamp(batch, timestamp, max(stream.start, floor))
                     if found is not None:
                         return Found(*found)
         return None
@@ -177,9 +175,7 @@ class Reader:
             async for batch in self._batches(stream, entry, best.timestamp + 1 if best is not None else -1, floor):
                 if best is not None and _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] <= best.timestamp:
                     continue
-                found = records.find_max_timestamp(batch)
-                if found is not None and found[0] < max(stream.start, floor):
-                    found = _greatest_kept(batch, max(stream.start, floor))
+                found = records.find_max_timestamp(batch, max(stream.start, floor))
                 if found is not None and (best is None or found[1] > best.timestamp):
                     best = Found(*found)
         return best
@@ -362,17 +358,6 @@ class Reader:
 
     def _key(self, one: WalObject) -> str:
         return key_of(self._replica.state.cluster, one)
-
-
-def _first_kept(batch: memoryview, start: int, timestamp: int) -> tuple[int, int] | None:
-    """The same in a batch of which the log start has cut off a part: seldom, so record by record."""
-    kept = [(one.offset, one.timestamp) for one in records.decode_batch(batch) if one.offset >= start]
-    return next((one for one in kept if one[1] >= timestamp), None)
-
-
-def _greatest_kept(batch: memoryview, start: int) -> tuple[int, int] | None:
-    kept = [(one.offset, one.timestamp) for one in records.decode_batch(batch) if one.offset >= start]
-    return max(kept, key=lambda one: (one[1], -one[0]), default=None)
 
 
 def check_batches(piece: bytearray, key: str, position: int) -> None:

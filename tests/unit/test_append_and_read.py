@@ -1,5 +1,7 @@
 """The appender and the reader on memory stores: order, duplicates, refused batches, reading back."""
 
+import tracemalloc
+
 import pytest
 
 from lakestream.data.memory import MemoryWal
@@ -164,4 +166,19 @@ async def test_times_are_found_behind_a_log_start_in_the_middle_of_a_batch() -> 
     first = await broker.reader.find_timestamp(stream, 150)
     greatest = await broker.reader.find_max_timestamp(stream)
     assert (first, greatest) == (Found(2, 200), Found(2, 200))
+    await broker.stop()
+
+
+async def test_a_large_batch_that_the_log_start_cut_is_searched_without_an_object_for_each_record() -> None:
+    broker = await start_broker()
+    [stream] = await broker.topic("t")
+    await broker.append((stream, encode_batch([Record(offset=i, timestamp=i % 7) for i in range(20_000)])))
+    await broker.replica.propose(AdvanceLogStart([(stream.id, 1)]))
+    tracemalloc.start()
+    try:
+        assert await broker.reader.find_timestamp(stream, 0) == Found(1, 1)
+        assert await broker.reader.find_max_timestamp(stream) == Found(6, 6)
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
     await broker.stop()

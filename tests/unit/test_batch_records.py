@@ -84,10 +84,19 @@ def test_the_greatest_timestamp_is_that_of_its_first_record() -> None:
     assert find_max_timestamp(encode_batch([Record(offset=5, timestamp=-1)], base_offset=5)) == (5, -1)
 
 
+def test_records_below_the_floor_do_not_count() -> None:
+    times = (300, 100, 200, 200)
+    data = encode_batch([Record(offset=10 + i, timestamp=t) for i, t in enumerate(times)], base_offset=10)
+    assert find_timestamp(data, 150, 10) == (10, 300)
+    assert find_timestamp(data, 150, 11) == find_max_timestamp(data, 11) == (12, 200)
+    assert find_timestamp(data, 250, 11) is find_timestamp(data, 0, 14) is find_max_timestamp(data, 14) is None
+
+
 def test_under_log_append_time_all_records_have_the_batches_time_l19() -> None:
     data = bytearray(encode_batch(RECORDS, base_offset=10))
     batch.restamp_log_append_time(data, 0, len(data), 5000)
     assert find_timestamp(memoryview(data), 4000) == find_max_timestamp(memoryview(data)) == (10, 5000)
+    assert find_timestamp(memoryview(data), 4000, 13) == find_max_timestamp(memoryview(data), 13) == (13, 5000)
     assert find_timestamp(memoryview(data), 5001) is None
     assert {record.timestamp for record in decode_batch(memoryview(data))} == {5000}
 
