@@ -15,6 +15,8 @@ from lakestream.model.batch import Codec, Fault
 from lakestream.model.frames import lz4_bound, zstd_bound
 from lakestream.model.pointers import address_of
 
+MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
+"""What a batch that is produced may become; more is a bomb. So none that is stored becomes more."""
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 """How Java's snappy streams begin; blocks follow, each with its length as an i32 in front."""
 XERIAL_BLOCK_SIZE = 32 * 1024

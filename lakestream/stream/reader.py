@@ -8,7 +8,7 @@ What it returns are views of cached pieces, ready to be sent: base offsets are r
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from lakestream.interfaces import Wal
 from lakestream.metadata.replica import Replica
 from lakestream.model import records
 from lakestream.model.batch import (
+    CHECKED_POSITION,
+    CODEC_MASK,
     CRC_POSITION,
     HEADER_SIZE,
     LEADER_EPOCH,
@@ -24,6 +26,7 @@ from lakestream.model.batch import (
     PREFIX_SIZE,
     checksum,
 )
+from lakestream.model.compression import MAX_DECOMPRESSED_BYTES
 from lakestream.model.reasons import Reason
 from lakestream.model.streams import MERGED, Entry, Stream, WalObject
 from lakestream.model.wal_object import (
@@ -54,6 +57,11 @@ _DELTA_POSITION = 23
 INDEX_SLICES_KEPT = 50_000
 """Slices of merged objects whose place is remembered."""
 
+LOOK_UPS_AT_ONCE = 2
+"""Batches that a time is looked up in at the same time: each may take MAX_DECOMPRESSED_BYTES."""
+INLINE_LOOK_UP_BYTES = 1024 * 1024
+"""A larger batch is walked in a thread, since all others would wait for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -77,6 +85,7 @@ class Reader:
         self._loading: dict[Key, asyncio.Future[Piece]] = {}
         self._indexes: dict[int, dict[int, MergedSlice]] = {}
         self._slots = asyncio.Semaphore(limits.reads_at_once)
+        self._look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
 
     async def read(
         self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
@@ -153,7 +162,7 @@ class Reader:
                 continue
             async for batch in self._batches(stream, entry, timestamp, floor):
                 if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] >= timestamp:
-                    found = records.find_timestamp(batch, timestamp, max(stream.start, floor))
+                    found = await self._look_into(batch, records.find_timestamp, timestamp, max(stream.start, floor))
                     if found is not None:
                         return Found(*found)
         return None
@@ -175,10 +184,26 @@ class Reader:
             async for batch in self._batches(stream, entry, best.timestamp + 1 if best is not None else -1, floor):
                 if best is not None and _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] <= best.timestamp:
                     continue
-                found = records.find_max_timestamp(batch, max(stream.start, floor))
+                found = await self._look_into(batch, records.find_max_timestamp, max(stream.start, floor))
                 if found is not None and (best is None or found[1] > best.timestamp):
                     best = Found(*found)
         return best
+
+    async def _look_into(
+        self, batch: memoryview, find: Callable[..., tuple[int, int] | None], *where: int
+    ) -> tuple[int, int] | None:
+        """What `find` finds in one batch. Few at a time, with a turn for everybody else before each.
+
+        A compressed one goes to a thread whatever its size, since that says nothing of what it becomes.
+        """
+        compressed = batch[CHECKED_POSITION + 1] & CODEC_MASK
+        async with self._look_ups:
+            await asyncio.sleep(0)
+            if compressed:
+                return await asyncio.to_thread(find, batch, *where, MAX_DECOMPRESSED_BYTES)
+            if len(batch) > INLINE_LOOK_UP_BYTES:
+                return await asyncio.to_thread(find, batch, *where)
+            return find(batch, *where)
 
     def _old(self, stream: Stream) -> "History":
         """The way to what is below a stream's progress."""

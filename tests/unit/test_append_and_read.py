@@ -1,6 +1,9 @@
 """The appender and the reader on memory stores: order, duplicates, refused batches, reading back."""
 
+import asyncio
+import threading
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -8,13 +11,15 @@ from lakestream.data.memory import MemoryWal
 from lakestream.errors import Rejected, Retry
 from lakestream.interfaces import Buffer
 from lakestream.metadata.stores.memory import MemoryLogStore
+from lakestream.model import records as records_module
+from lakestream.model.batch import Codec
 from lakestream.model.commands import AdvanceLogStart, DeleteTopic
 from lakestream.model.producers import AGAIN_MAX, Producer, Producers, Sequence
 from lakestream.model.reasons import Reason
 from lakestream.model.records import Record, encode_batch
 from lakestream.model.state import dump, load
 from lakestream.stream.limits import ReadLimits
-from lakestream.stream.reader import Found
+from lakestream.stream.reader import LOOK_UPS_AT_ONCE, Found
 from tests.core import batch, start_broker
 
 
@@ -181,4 +186,42 @@ async def test_a_large_batch_that_the_log_start_cut_is_searched_without_an_objec
         assert tracemalloc.get_traced_memory()[1] < 500_000
     finally:
         tracemalloc.stop()
+    await broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("codec", "size", "apart"),
+    [(Codec.ZSTD, 8 << 20, True), (Codec.GZIP, 10, True), (Codec.NONE, 2 << 20, True), (Codec.NONE, 10, False)],
+)
+async def test_times_are_looked_up_in_a_thread_where_that_may_take_long(
+    codec: Codec, size: int, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start_broker()
+    [stream] = await broker.topic("t")
+    await broker.append((stream, encode_batch([Record(timestamp=7, value=bytes(size))], codec=codec)))
+    threads = []
+    for find in (records_module.find_timestamp, records_module.find_max_timestamp):
+
+        def noted(*args: Any, find: Any = find) -> Any:
+            threads.append(threading.current_thread())
+            return find(*args)
+
+        monkeypatch.setattr(records_module, find.__name__, noted)
+    assert await broker.reader.find_timestamp(stream, 5) == Found(0, 7)
+    assert await broker.reader.find_max_timestamp(stream) == Found(0, 7)
+    assert [thread is not threading.main_thread() for thread in threads] == [apart] * 2
+    await broker.stop()
+
+
+async def test_others_have_their_turn_between_look_ups_of_times() -> None:
+    broker = await start_broker()
+    streams = await broker.topic("t", 20)
+    await broker.append(*((stream, batch(b"a", timestamp=5)) for stream in streams))
+    looking = asyncio.gather(*(broker.reader.find_timestamp(stream, 5) for stream in streams))
+    turns = 0
+    while not looking.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert set(await looking) == {Found(0, 5)}
+    assert turns >= len(streams) / LOOK_UPS_AT_ONCE
     await broker.stop()

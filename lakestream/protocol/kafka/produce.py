@@ -15,6 +15,7 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.batch import NO_TIMESTAMP, BatchInfo, Codec, Fault, restamp_log_append_time
 from lakestream.model.check import check_batch
+from lakestream.model.compression import MAX_DECOMPRESSED_BYTES
 from lakestream.model.records import decode_columns
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
@@ -31,8 +32,6 @@ from lakestream.stream.rules import Rules, TopicRules
 if TYPE_CHECKING:
     from lakestream.protocol.kafka.connection import Connection
 
-MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
-"""What a compressed batch may become; more is a bomb."""
 INLINE_DECOMPRESSED_BYTES = 4 * 1024 * 1024
 """What is decompressed at once; the few that become larger go to a thread, since all others would wait for them."""
 CHECK_THREADS = 2
