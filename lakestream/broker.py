@@ -129,8 +129,9 @@ class Broker:
     async def _shut_down(self) -> None:
         parts = self._parts
         self._serving, self.state = False, "stopping"
-        parts.waiting.wake_all()
         await parts.before_drain()
+        # Just before nothing more is taken up: who is answered at once asks again at once.
+        parts.waiting.close()
         if parts.replica.halted is None:
             await parts.kafka.drain(self._drain_s)
             try:

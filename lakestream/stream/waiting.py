@@ -13,6 +13,8 @@ class Waiting:
         self._replica = replica
         self._waiters: dict[int, set[asyncio.Future[bool]]] = {}
         self._state = replica.state
+        self.closing = False
+        """Whoever wakes up is not to wait again."""
         replica.on_fold.append(self._folded)
 
     async def wait(self, streams: Iterable[int], timeout_s: float) -> bool:
@@ -31,6 +33,11 @@ class Waiting:
                 others.discard(moved)
                 if not others:
                     del self._waiters[stream]
+
+    def close(self) -> None:
+        """The broker stops: nobody waits any more."""
+        self.closing = True
+        self.wake_all()
 
     def wake_all(self) -> None:
         for stream in list(self._waiters):

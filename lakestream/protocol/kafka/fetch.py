@@ -86,7 +86,7 @@ class FetchApi:
                 current = True
                 continue
             left = deadline - self._clock.monotonic()
-            if errors or size >= request.min_bytes or left <= 0 or not wanted:
+            if errors or size >= request.min_bytes or left <= 0 or not wanted or self._waiting.closing:
                 return results
             if all(self._end(key) == end for key, end in seen.items()):
                 self.stats.waiting += 1

@@ -1,0 +1,87 @@
+"""Fetch on memory stores: when a long poll is answered, and with what."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+
+from lakestream.clock import SystemClock
+from lakestream.protocol.kafka.answer_room import AnswerRoom
+from lakestream.protocol.kafka.fetch import FetchApi
+from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Sessions
+from lakestream.protocol.kafka.hot import ParsedFetch, Wanted
+from lakestream.protocol.kafka.hot_answers import Fetched
+from tests.core import TestBroker, batch, start_broker
+
+LONG_MS = 20_000
+SOON_S = 2.0
+
+
+@dataclass
+class World:
+    """One broker that answers Fetch."""
+
+    broker: TestBroker
+    api: FetchApi
+    unsent: int = 0
+
+    async def fetch(self, *partitions: int, **asked: int) -> dict[PartitionKey, Fetched]:
+        """What is read for a request for the beginning of these partitions of the topic "t"."""
+        wanted = {("t", one): Wanted(one, 0, 0, -1, -1, 50 << 20) for one in partitions}
+        return await self.api._gather(request(**asked), wanted)
+
+    def polling(self, *partitions: int, **asked: int) -> "asyncio.Task[dict[PartitionKey, Fetched]]":
+        return asyncio.create_task(self.fetch(*partitions, **asked))
+
+
+def request(min_bytes: int = 1, max_bytes: int = 50 << 20, max_wait_ms: int = LONG_MS) -> ParsedFetch:
+    return ParsedFetch(
+        max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, isolation_level=0, session_id=0,
+        session_epoch=-1, topics=[], forgotten=[], rack_id="",
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def world(limit_bytes: int = 1 << 30) -> AsyncIterator[World]:
+    broker = await start_broker()
+    clock = SystemClock()
+    made: World
+
+    def unsent() -> int:
+        return made.unsent
+
+    room = AnswerRoom(50 << 20, limit_bytes, unsent)
+    made = World(broker, FetchApi(broker.replica, broker.reader, broker.waiting, Sessions(Random(1)), clock, room))
+    try:
+        yield made
+    finally:
+        await broker.stop()
+
+
+def sizes(results: dict[PartitionKey, Fetched]) -> list[int]:
+    return [sum(map(len, fetched.records)) for fetched in results.values()]
+
+
+async def asleep(polling: "asyncio.Task[dict[PartitionKey, Fetched]]") -> bool:
+    await asyncio.sleep(0.05)
+    return not polling.done()
+
+
+async def test_a_long_poll_is_answered_when_something_is_appended() -> None:
+    async with world() as one:
+        [stream] = await one.broker.topic("t")
+        polling = one.polling(0)
+        assert await asleep(polling)
+        await one.broker.append((stream, batch(b"a")))
+        assert sizes(await asyncio.wait_for(polling, SOON_S)) == [len(batch(b"a"))]
+
+
+async def test_long_polls_end_when_the_broker_stops_and_none_begins() -> None:
+    async with world() as one:
+        await one.broker.topic("t")
+        polling = one.polling(0)
+        assert await asleep(polling)
+        one.broker.waiting.close()
+        assert sizes(await asyncio.wait_for(polling, SOON_S)) == [0]
+        assert sizes(await asyncio.wait_for(one.fetch(0), SOON_S)) == [0]
