@@ -246,6 +246,19 @@ def find_max_timestamp(
     return found, greatest
 
 
+@njit("int64(int64, int64)", cache=True, nogil=True)
+def last_batch(address: int, length: int) -> int:
+    """Where the last of some whole batches begins, the length of each being in its bytes 8 to 12."""
+    last = at = 0
+    while at + 12 <= length:
+        size = 0
+        for index in range(8, 12):
+            size = size << 8 | load(address + at + index)
+        last = at
+        at += 12 + size
+    return last
+
+
 def warm() -> None:
     """Run every kernel once, so that no request waits for code to be compiled or paged in."""
     from lakestream.model import produce_kernels  # which imports this module
@@ -257,5 +270,6 @@ def warm() -> None:
     assert decode_records(address, len(section), 1, 0, output, output + 8) == FINE
     assert find_timestamp(address, len(section), 1, 0, 0, 0) == (0, 0)
     assert find_max_timestamp(address, len(section), 1, 0, 0) == (0, 0)
+    assert last_batch(address, len(section)) == 0
     assert lz4_bound(address, len(section)) == zstd_bound(address, len(section)) == -1
     produce_kernels.warm()

@@ -159,6 +159,13 @@ def find_max_timestamp(
     return _found(section, delta, timestamp)
 
 
+def next_offset(batches: bytes | bytearray | memoryview) -> int:
+    """The offset behind some whole batches."""
+    last = kernels.last_batch(address_of(batches), len(batches))
+    head = batch.HEADER.unpack_from(batches, last)
+    return int(head[0]) + int(head[6]) + 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Section:
     base_offset: int

@@ -17,6 +17,7 @@ from lakestream.model.records import (
     encode_batch,
     find_max_timestamp,
     find_timestamp,
+    next_offset,
 )
 
 RECORDS = [
@@ -90,6 +91,12 @@ def test_records_below_the_floor_do_not_count() -> None:
     assert find_timestamp(data, 150, 10) == (10, 300)
     assert find_timestamp(data, 150, 11) == find_max_timestamp(data, 11) == (12, 200)
     assert find_timestamp(data, 250, 11) is find_timestamp(data, 0, 14) is find_max_timestamp(data, 14) is None
+
+
+def test_the_offset_behind_whole_batches_is_found_without_reading_records() -> None:
+    first, second = encode_batch(RECORDS, base_offset=10), control_batch(21, 300, 7)
+    assert next_offset(memoryview(first)) == 21
+    assert next_offset(memoryview(first + first + second)) == 301
 
 
 def test_under_log_append_time_all_records_have_the_batches_time_l19() -> None:

@@ -85,3 +85,28 @@ async def test_long_polls_end_when_the_broker_stops_and_none_begins() -> None:
         one.broker.waiting.close()
         assert sizes(await asyncio.wait_for(polling, SOON_S)) == [0]
         assert sizes(await asyncio.wait_for(one.fetch(0), SOON_S)) == [0]
+
+
+async def test_what_fills_the_answer_is_not_held_back_for_min_bytes() -> None:
+    async with world() as one:
+        [stream] = await one.broker.topic("t")
+        await one.broker.append((stream, batch(b"a" * 1000)))
+        await one.broker.append((stream, batch(b"a" * 1000)))
+        for max_bytes in (900, 1500):
+            waiting = one.fetch(0, min_bytes=1 << 20, max_bytes=max_bytes)
+            assert sizes(await asyncio.wait_for(waiting, SOON_S)) == [len(batch(b"a" * 1000))]
+        polling = one.polling(0, min_bytes=5000, max_bytes=5000)
+        assert await asleep(polling)
+        polling.cancel()
+
+
+async def test_an_answer_that_takes_all_the_room_there_is_is_not_held_back_and_without_room_it_waits() -> None:
+    async with world(limit_bytes=4000) as one:
+        [stream] = await one.broker.topic("t")
+        await one.broker.append((stream, batch(b"a" * 1000)))
+        waiting = one.fetch(0, min_bytes=2000)
+        assert sizes(await asyncio.wait_for(waiting, SOON_S)) == [len(batch(b"a" * 1000))]
+        one.unsent = 8000
+        polling = one.polling(0, max_wait_ms=200)
+        assert await asleep(polling)
+        assert sizes(await asyncio.wait_for(polling, SOON_S)) == [0]

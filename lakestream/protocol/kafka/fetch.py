@@ -7,6 +7,7 @@ Departures from Kafka: any broker serves any partition; the last stable offset i
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.interfaces import Buffer, Clock
 from lakestream.metadata.replica import Replica
+from lakestream.model.records import next_offset
 from lakestream.model.streams import Stream
 from lakestream.protocol.kafka.answer_room import AnswerRoom
 from lakestream.protocol.kafka.calls import Handler, RequestContext
@@ -71,6 +72,7 @@ class FetchApi:
     async def _gather(self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted]) -> dict[PartitionKey, Fetched]:
         """Read until there are `min_bytes`, or something is wrong, or the time is over."""
         deadline = self._clock.monotonic() + max(request.max_wait_ms, 0) / 1000
+        enough = min(request.min_bytes, request.max_bytes)
         current = False
         while True:
             seen = {key: self._end(key) for key in wanted}
@@ -86,7 +88,10 @@ class FetchApi:
                 current = True
                 continue
             left = deadline - self._clock.monotonic()
-            if errors or size >= request.min_bytes or left <= 0 or not wanted or self._waiting.closing:
+            if errors or size >= enough or left <= 0 or not wanted or self._waiting.closing:
+                return results
+            # More than there is room for never comes. Without anything it waits: it would ask again at once.
+            if size and _filled(wanted, results, budget) >= min(enough, budget):
                 return results
             if all(self._end(key) == end for key, end in seen.items()):
                 self.stats.waiting += 1
@@ -148,3 +153,14 @@ class FetchApi:
     def _end(self, key: PartitionKey) -> int:
         stream = self._stream(key)
         return -1 if stream is None else stream.next
+
+
+def _filled(wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, Fetched], budget: int) -> int:
+    """How many bytes Kafka would have read: of a partition that goes on it takes all that it may, and cuts a batch."""
+    filled = 0
+    for key, one in wanted.items():
+        fetched = results[key]
+        size = sum(map(len, fetched.records))
+        end = next_offset(fetched.records[-1]) if fetched.records else one.fetch_offset
+        filled += max(size, min(one.max_bytes, budget - filled)) if end < fetched.high_watermark else size
+    return filled
