@@ -6,8 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 
+import pytest
+
 from lakestream.clock import SystemClock
+from lakestream.model.commands import AdvanceLogStart, DeleteTopic
 from lakestream.protocol.kafka.answer_room import AnswerRoom
+from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch import FetchApi
 from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Sessions
 from lakestream.protocol.kafka.hot import ParsedFetch, Wanted
@@ -110,3 +114,55 @@ async def test_an_answer_that_takes_all_the_room_there_is_is_not_held_back_and_w
         polling = one.polling(0, max_wait_ms=200)
         assert await asleep(polling)
         assert sizes(await asyncio.wait_for(polling, SOON_S)) == [0]
+
+
+async def test_what_was_read_is_not_read_again_for_every_drop_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as one:
+        [stream, other] = await one.broker.topic("t", 2)
+        each = len(batch(b"a" * 1000))
+        await one.broker.append((stream, batch(b"a" * 1000)))
+        reads = []
+        cached = one.broker.reader.cached
+        monkeypatch.setattr(
+            one.broker.reader, "cached", lambda stream, *asked: reads.append(stream) or cached(stream, *asked)
+        )
+        polling = one.polling(0, 1, min_bytes=20 * each)
+        assert await asleep(polling)
+        for _ in range(9):
+            await one.broker.append((stream, batch(b"a" * 1000)))
+            await one.broker.append((other, batch(b"a" * 1000)))
+            assert reads == [stream]
+        await one.broker.append((other, batch(b"a" * 1000)))
+        assert sizes(await asyncio.wait_for(polling, SOON_S)) == [10 * each, 10 * each]
+        assert reads == [stream, stream, other]
+
+
+async def test_when_the_time_is_over_what_came_meanwhile_is_in_the_answer() -> None:
+    async with world() as one:
+        [stream] = await one.broker.topic("t")
+        polling = one.polling(0, min_bytes=10_000, max_wait_ms=300)
+        assert await asleep(polling)
+        await one.broker.append((stream, batch(b"a")))
+        assert sizes(await asyncio.wait_for(polling, SOON_S)) == [len(batch(b"a"))]
+
+
+async def test_a_long_poll_for_much_ends_when_its_topic_goes() -> None:
+    async with world() as one:
+        [stream] = await one.broker.topic("t")
+        polling = one.polling(0, min_bytes=10_000)
+        assert await asleep(polling)
+        await one.broker.replica.propose(DeleteTopic(stream.topic.id))
+        [fetched] = (await asyncio.wait_for(polling, SOON_S)).values()
+        assert fetched.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_long_poll_for_much_learns_with_the_next_batch_that_the_log_start_has_passed_it() -> None:
+    async with world() as one:
+        [stream] = await one.broker.topic("t")
+        polling = one.polling(0, min_bytes=10_000)
+        assert await asleep(polling)
+        await one.broker.append((stream, batch(b"a")))
+        await one.broker.replica.propose(AdvanceLogStart([(stream.id, 1)]))
+        await one.broker.append((stream, batch(b"a")))
+        [fetched] = (await asyncio.wait_for(polling, SOON_S)).values()
+        assert fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -21,6 +21,9 @@ from lakestream.stream.waiting import Waiting
 FETCH = 1
 READ_COMMITTED = 1
 
+Seen = tuple[PartitionKey, Stream, int, int, int]
+"""A stream as it was before it was read: its size in bytes, its log start, and how far it had landed."""
+
 
 class FetchStats:
     """Plain figures that metrics read."""
@@ -75,13 +78,13 @@ class FetchApi:
         enough = min(request.min_bytes, request.max_bytes)
         current = False
         while True:
-            seen = {key: self._end(key) for key in wanted}
             budget = self._room.take(request.max_bytes)
             try:
-                results, size, errors = await self._read_all(request, wanted, budget)
+                results, seen, size = await self._read_all(request, wanted, budget)
             finally:
                 # What was read is sent without another wait, but for the short look at the log before a no.
                 self._room.give_back(budget)
+            errors = size < 0
             if errors and not current:
                 # A no has to be current (L6): fold to the end of the log, then look once more.
                 await self._replica.catch_up()
@@ -93,19 +96,36 @@ class FetchApi:
             # More than there is room for never comes. Without anything it waits: it would ask again at once.
             if size and _filled(wanted, results, budget) >= min(enough, budget):
                 return results
-            if all(self._end(key) == end for key, end in seen.items()):
-                self.stats.waiting += 1
-                try:
-                    streams = [stream.id for key in wanted if (stream := self._stream(key)) is not None]
-                    await self._waiting.wait(streams, left)
-                finally:
-                    self.stats.waiting -= 1
+            results = {}  # it is read again: meanwhile its pieces may leave the cache
+            # Without room we do not know what is there: then any growth is a reason to look again.
+            await self._wait(seen, enough - size if budget >= 0 else 1, deadline)
+
+    async def _wait(self, seen: list[Seen], missing: int, deadline: float) -> None:
+        """Until there are so many bytes more, or a stream is not what it was, or the time is over.
+
+        Who asks for a lot, and gets it in drops, is not read everything again for each of them.
+        """
+        streams = [stream.id for _, stream, _, _, _ in seen]
+        while (left := deadline - self._clock.monotonic()) > 0 and not self._waiting.closing:
+            growth = 0
+            for key, stream, size, start, landed in seen:
+                growth += stream.size - size
+                changed = self._stream(key) is not stream or stream.start != start or stream.landed != landed
+                if changed or growth >= missing:
+                    return
+            self.stats.waiting += 1
+            try:
+                await self._waiting.wait(streams, left)
+            finally:
+                self.stats.waiting -= 1
 
     async def _read_all(
         self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted], budget: int
-    ) -> tuple[dict[PartitionKey, Fetched], int, bool]:
+    ) -> tuple[dict[PartitionKey, Fetched], list[Seen], int]:
+        """What was read, of which streams, and its size, or -1 if there are errors."""
         aborted: list[tuple[int, int]] | None = [] if request.isolation_level == READ_COMMITTED else None
         results: dict[PartitionKey, Fetched] = {}
+        seen: list[Seen] = []
         size, errors = 0, False
         for key, one in wanted.items():
             stream = self._stream(key)
@@ -115,6 +135,7 @@ class FetchApi:
                 results[key] = Fetched(one.partition, unknown, -1, -1, -1, aborted_transactions=[])
                 errors = True
                 continue
+            seen.append((key, stream, stream.size, stream.start, stream.landed))
             views, code = await self._read(stream, one, budget - size, size == 0 and budget >= 0)
             if self._room.scarce:
                 views = [memoryview(bytes(view)) for view in views]
@@ -123,7 +144,7 @@ class FetchApi:
             size += sum(map(len, views))
             high = -1 if code else high
             results[key] = Fetched(one.partition, code, high, high, -1 if code else start, views, aborted)
-        return results, size, errors
+        return results, seen, -1 if errors else size
 
     async def _read(
         self, stream: Stream, wanted: Wanted, budget: int, at_least_one: bool
@@ -149,10 +170,6 @@ class FetchApi:
         if topic is None or not 0 <= key[1] < len(topic.streams):
             return None
         return self._replica.state.streams.by_id[topic.streams[key[1]]]
-
-    def _end(self, key: PartitionKey) -> int:
-        stream = self._stream(key)
-        return -1 if stream is None else stream.next
 
 
 def _filled(wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, Fetched], budget: int) -> int:
