@@ -204,7 +204,7 @@ def build_kafka(core: Core) -> Kafka:
     groups = GroupCoordinator(replica, settings, core.clock, core.random, lambda: core.membership.current)
     offsets = GroupOffsets(replica, groups)
     produce = ProduceApi(replica, core.appender, core.rules, core.clock)
-    sessions = Sessions(core.random)
+    sessions = Sessions(core.random, core.clock)
     room = AnswerRoom(settings.fetch_max_bytes, settings.memory_bytes, lambda: server.unsent_bytes)
     fetch = FetchApi(replica, core.reader, core.waiting, sessions, core.clock, room)
     handlers: dict[int, Handler] = {}

@@ -56,7 +56,8 @@ async def world(limit_bytes: int = 1 << 30) -> AsyncIterator[World]:
         return made.unsent
 
     room = AnswerRoom(50 << 20, limit_bytes, unsent)
-    made = World(broker, FetchApi(broker.replica, broker.reader, broker.waiting, Sessions(Random(1)), clock, room))
+    sessions = Sessions(Random(1), clock)
+    made = World(broker, FetchApi(broker.replica, broker.reader, broker.waiting, sessions, clock, room))
     try:
         yield made
     finally:

@@ -6,19 +6,23 @@
     id 0, epoch -1         a full request without a session
 
 Sessions live in one broker's memory. A client that comes with a session of another broker is told that there is none,
-and sends a full request.
+and sends a full request. So is one whose session gave way, which only those do that were not used for a while: where
+all are in use, a newcomer gets none and goes on with full requests.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from random import Random
 
+from lakestream.interfaces import Clock
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.hot import ParsedFetch, Topic, Wanted
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 MAX_ID = (1 << 31) - 1
+UNUSED_S = 120.0
+"""Kafka's: a session that was not used for longer may give way."""
 
 PartitionKey = tuple[Topic, int]
 
@@ -28,6 +32,7 @@ class Session:
     """What one consumer reads, in the order in which it is served, and what it was told last of each."""
 
     id: int
+    used_s: float
     epoch: int = 1
     wanted: dict[PartitionKey, Wanted] = field(default_factory=dict)
     told: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)
@@ -44,10 +49,11 @@ class Session:
 
 
 class Sessions:
-    """The sessions of one broker, the least recently used give way."""
+    """The sessions of one broker, those first that were not used for longest."""
 
-    def __init__(self, random: Random, limit: int = 1000) -> None:
+    def __init__(self, random: Random, clock: Clock, limit: int = 1000) -> None:
         self._random = random
+        self._clock = clock
         self._limit = limit
         self._by_id: OrderedDict[int, Session] = OrderedDict()
 
@@ -69,6 +75,7 @@ class Sessions:
         if session.epoch != request.session_epoch:
             return None, {}, int(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         self._by_id.move_to_end(session.id)
+        session.used_s = self._clock.monotonic()
         session.epoch = 1 if session.epoch == MAX_ID else session.epoch + 1
         session.wanted.update(asked)
         for topic, partitions in request.forgotten:
@@ -77,11 +84,15 @@ class Sessions:
                 session.told.pop((topic, partition), None)
         return session, dict(session.wanted), 0
 
-    def _begin(self, asked: dict[PartitionKey, Wanted]) -> Session:
+    def _begin(self, asked: dict[PartitionKey, Wanted]) -> Session | None:
+        now = self._clock.monotonic()
         if len(self._by_id) >= self._limit:
-            self._by_id.popitem(last=False)
+            oldest = next(iter(self._by_id.values()))
+            if now - oldest.used_s <= UNUSED_S:
+                return None
+            del self._by_id[oldest.id]
         session_id = self._random.randint(1, MAX_ID)
         while session_id in self._by_id:
             session_id = self._random.randint(1, MAX_ID)
-        session = self._by_id[session_id] = Session(session_id, wanted=asked)
+        session = self._by_id[session_id] = Session(session_id, now, wanted=asked)
         return session
