@@ -20,6 +20,8 @@ from lakestream.stream.waiting import Waiting
 
 FETCH = 1
 READ_COMMITTED = 1
+IDS_SINCE = 13
+"""The first version that names topics by their ids."""
 
 Seen = tuple[PartitionKey, Stream, int, int, int]
 """A stream as it was before it was read: its size in bytes, its log start, and how far it had landed."""
@@ -53,7 +55,7 @@ class FetchApi:
         return {FETCH: self.fetch}
 
     async def fetch(self, context: RequestContext, request: ParsedFetch) -> list[Buffer]:
-        session, wanted, error = self._sessions.resolve(request)
+        session, wanted, error = self._sessions.resolve(request, context.version >= IDS_SINCE)
         if error:
             return encode_fetch_response(context.version, context.correlation_id, 0, error, 0, [])
         results = await self._gather(request, wanted)

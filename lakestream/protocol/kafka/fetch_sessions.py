@@ -32,6 +32,7 @@ class Session:
     """What one consumer reads, in the order in which it is served, and what it was told last of each."""
 
     id: int
+    by_ids: bool
     used_s: float
     epoch: int = 1
     wanted: dict[PartitionKey, Wanted] = field(default_factory=dict)
@@ -60,20 +61,25 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def resolve(self, request: ParsedFetch) -> tuple[Session | None, dict[PartitionKey, Wanted], int]:
-        """The session if there is one, the partitions to read, and an error code."""
+    def resolve(
+        self, request: ParsedFetch, by_ids: bool
+    ) -> tuple[Session | None, dict[PartitionKey, Wanted], int]:
+        """The session if there is one, the partitions to read, and an error code. `by_ids`: how it names topics."""
         asked = {(topic, one.partition): one for topic, partitions in request.topics for one in partitions}
         if request.session_epoch == FINAL_EPOCH:
             self._by_id.pop(request.session_id, None)
             return None, asked, 0
         if request.session_epoch == INITIAL_EPOCH:
             self._by_id.pop(request.session_id, None)
-            return self._begin(asked), asked, 0
+            return self._begin(asked, by_ids), asked, 0
         session = self._by_id.get(request.session_id)
         if session is None:
             return None, {}, int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             return None, {}, int(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_ids != by_ids:
+            # Its answer could not name the topics that were asked for in the other way.
+            return None, {}, int(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         self._by_id.move_to_end(session.id)
         session.used_s = self._clock.monotonic()
         session.epoch = 1 if session.epoch == MAX_ID else session.epoch + 1
@@ -84,7 +90,7 @@ class Sessions:
                 session.told.pop((topic, partition), None)
         return session, dict(session.wanted), 0
 
-    def _begin(self, asked: dict[PartitionKey, Wanted]) -> Session | None:
+    def _begin(self, asked: dict[PartitionKey, Wanted], by_ids: bool) -> Session | None:
         now = self._clock.monotonic()
         if len(self._by_id) >= self._limit:
             oldest = next(iter(self._by_id.values()))
@@ -94,5 +100,5 @@ class Sessions:
         session_id = self._random.randint(1, MAX_ID)
         while session_id in self._by_id:
             session_id = self._random.randint(1, MAX_ID)
-        session = self._by_id[session_id] = Session(session_id, now, wanted=asked)
+        session = self._by_id[session_id] = Session(session_id, by_ids, now, wanted=asked)
         return session
