@@ -17,10 +17,14 @@ ROW_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SeenGroup:
-    """A group as others see it; `state` includes a rebalance that only its coordinator knows of."""
+    """A group as others see it; `state` includes a rebalance that only its coordinator knows of.
+
+    Before its first generation there is no more of a group than its newcomers.
+    """
 
     group: Group
     state: GroupState
+    protocol_type: str
     newcomers: list[MemberRow]
     """Who joins, and was no member before."""
 
@@ -39,10 +43,18 @@ class GroupOffsets:
         """For each offset 0 or the reason why it is not kept."""
         if sum(ROW_BYTES + len(note) for _, _, _, note in body.offsets) > MAX_COMMIT_BYTES:
             raise Rejected(Reason.COMMIT_TOO_LARGE)
-        await self._coordinator.firmly(lambda: self._coordinator.check_coordinates(body.group))
+        await self._coordinator.firmly(lambda: self._check_commit(body))
         results: list[int] = agreed(await self._replica.propose(body))
         self._coordinator.rooms.renew(body.group, body.member)
         return results
+
+    def _check_commit(self, body: CommitOffsets) -> None:
+        """The state knows nothing of those who join an empty group: it would take commits of anybody meanwhile."""
+        self._coordinator.check_coordinates(body.group)
+        room, group = self._coordinator.rooms.get(body.group), self._coordinator.rooms.group(body.group)
+        if body.generation < 0 and room is not None and room.joins and (group is None or not group.members):
+            joins = body.member in room.joins
+            raise Rejected(Reason.STALE_GENERATION if joins else Reason.UNKNOWN_GROUP_MEMBER)
 
     async def fetch(self, name: str) -> dict[int, Commit]:
         """What the group committed, by stream; nothing for a group that nobody knows. Always current (L6)."""
@@ -69,16 +81,19 @@ class GroupOffsets:
     async def list(self) -> list[SeenGroup]:
         """The groups that this broker coordinates; a client asks all brokers."""
         await self._replica.catch_up()
-        coordinates = self._coordinator.rooms.coordinates
-        return [self._seen(name) for name in self._replica.state.groups.by_name if coordinates(name)]
+        rooms = self._coordinator.rooms
+        names = dict.fromkeys([*self._replica.state.groups.by_name, *rooms.joining()])
+        return [self._seen(name) for name in names if rooms.coordinates(name)]
 
     def _seen(self, name: str) -> SeenGroup:
         self._coordinator.check_coordinates(name)
-        group = self._replica.state.groups.by_name.get(name)
-        if group is None:
+        group, room = self._replica.state.groups.by_name.get(name), self._coordinator.rooms.get(name)
+        joins = room.joins if room is not None else {}
+        if group is None and not joins:
             raise Rejected(Reason.UNKNOWN_GROUP, f"Group {name} not found.")
-        room = self._coordinator.rooms.get(name)
+        group = group or Group(name, 0)
         if room is None or not room.rebalancing(group):
-            return SeenGroup(group, group.state, [])
-        newcomers = [one.row for one in room.joins.values() if one.row.id not in group.members]
-        return SeenGroup(group, GroupState.PREPARING, newcomers)
+            return SeenGroup(group, group.state, group.protocol_type, [])
+        newcomers = [one for one in joins.values() if one.row.id not in group.members]
+        protocol_type = newcomers[0].protocol_type if newcomers and not group.members else group.protocol_type
+        return SeenGroup(group, GroupState.PREPARING, protocol_type, [one.row for one in newcomers])

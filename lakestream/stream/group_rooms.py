@@ -63,6 +63,10 @@ class GroupRooms:
     def get(self, name: str) -> Room | None:
         return self._rooms.get(name)
 
+    def joining(self) -> list[str]:
+        """The groups that somebody wants to join."""
+        return [name for name, room in self._rooms.items() if room.joins]
+
     def enter(self, name: str) -> Room:
         """The room of a group that we coordinate. A new one starts from the state, with full sessions for all."""
         room = self._rooms.get(name)

@@ -259,8 +259,7 @@ class GroupCoordinator:
         plan: list[str | Reason] = []
         for member_id, instance in leavers:
             if not member_id:
-                owner = group.statics.get(instance) if group is not None and instance is not None else None
-                plan.append(owner or Reason.UNKNOWN_GROUP_MEMBER)
+                plan.append(_owner(room, group, instance) or Reason.UNKNOWN_GROUP_MEMBER)
             elif room is not None and (member_id in room.pending or member_id in room.joins):
                 plan.append(member_id)
             else:
@@ -295,6 +294,16 @@ def agreed(outcome: Outcome) -> Any:
     if isinstance(outcome, No):
         raise Rejected(outcome.reason, outcome.message)
     return outcome
+
+
+def _owner(room: Room | None, group: Group | None, instance: str | None) -> str | None:
+    """The member that an instance is, or wants to become."""
+    if instance is None:
+        return None
+    if group is not None and instance in group.statics:
+        return group.statics[instance]
+    joins = room.joins.values() if room is not None else ()
+    return next((one.row.id for one in joins if one.row.instance == instance), None)
 
 
 def left_problem(planned: str | Reason, gone: set[str]) -> int:

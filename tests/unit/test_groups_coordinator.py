@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lakestream.errors import Rejected
 from lakestream.model.group_members import MAX_MEMBER_BYTES, GroupState
@@ -12,6 +13,8 @@ from lakestream.model.reasons import Reason
 from lakestream.settings import Settings
 from lakestream.stream.group_room import Joined, MemberIdRequired
 from tests.groupcore import SETTINGS, GroupBroker, GroupCluster, join_request, refuses, rest
+
+FIRST_PHASE = Settings(group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=3000)
 
 
 async def two_members(broker: GroupBroker, **more: Any) -> tuple[Joined, Joined]:
@@ -270,8 +273,7 @@ async def test_a_newcomer_whose_connection_is_gone_becomes_no_ghost() -> None:
 
 
 async def test_the_first_rebalance_waits_for_more_members_if_it_is_told_to() -> None:
-    settings = Settings(group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=3000)
-    async with GroupCluster(settings) as cluster:
+    async with GroupCluster(FIRST_PHASE) as cluster:
         broker = await cluster.add()
         joins = [asyncio.create_task(broker.join())]
         await broker.pass_time(2)
@@ -280,6 +282,40 @@ async def test_the_first_rebalance_waits_for_more_members_if_it_is_told_to() -> 
         assert not joins[0].done()
         await broker.pass_time(3)
         assert {(await join).generation for join in joins} == {1}
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_a_group_in_its_first_join_phase_is_seen_and_takes_commits_of_nobody(committed: bool) -> None:
+    async with GroupCluster(FIRST_PHASE) as cluster:
+        broker = await cluster.add()
+        commit = CommitOffsets("g", -1, "", None, [((await broker.topic())[0], 1, -1, "")])
+        if committed:
+            assert await broker.offsets.commit(commit) == [0]
+        joining = asyncio.create_task(broker.join(instance="i"))
+        await rest()
+        [listed], described = await broker.offsets.list(), await broker.offsets.describe("g")
+        for seen in (listed, described):
+            assert (seen.group.name, seen.state, seen.protocol_type) == ("g", GroupState.PREPARING, "consumer")
+            assert [row.instance for row in seen.newcomers] == ["i"]
+        with refuses(Reason.UNKNOWN_GROUP_MEMBER):
+            await broker.offsets.commit(commit)
+        with refuses(Reason.STALE_GENERATION):
+            await broker.offsets.commit(replace(commit, member=described.newcomers[0].id))
+        assert ("g" in broker.replica.state.groups.by_name) == committed
+        await broker.pass_time(7)
+        assert (await joining).generation == 1
+        assert [seen.newcomers for seen in await broker.offsets.list()] == [[]]
+
+
+async def test_a_static_member_that_joins_can_be_made_to_leave_by_its_instance() -> None:
+    async with GroupCluster(FIRST_PHASE) as cluster:
+        broker = await cluster.add()
+        joining = asyncio.create_task(broker.join(instance="i"))
+        await rest()
+        assert await broker.groups.leave("g", [("", "j"), ("", "i")]) == [Reason.UNKNOWN_GROUP_MEMBER, 0]
+        with refuses(Reason.UNKNOWN_GROUP_MEMBER):
+            await joining
+        assert await broker.offsets.list() == []
 
 
 async def test_what_cannot_be_is_refused() -> None:

@@ -254,7 +254,7 @@ class GroupApis:
         return DescribedGroup(
             group_id=name,
             group_state=STATES[seen.state],
-            protocol_type=group.protocol_type,
+            protocol_type=seen.protocol_type,
             protocol_data=group.protocol if stable else "",
             members=[
                 DescribedGroupMember(
@@ -289,7 +289,7 @@ class GroupApis:
             groups=[
                 ListedGroup(
                     group_id=one.group.name,
-                    protocol_type=one.group.protocol_type,
+                    protocol_type=one.protocol_type,
                     group_state=STATES[one.state],
                     group_type=CLASSIC,
                 )
