@@ -96,6 +96,8 @@ def sessions(talk: Talk) -> None:
         fetch(talk, "still out of range", session_epoch=10, **known)
         fetch(talk, "wrong epoch", session_epoch=99, **known)
         fetch(talk, "old epoch", session_epoch=3, **known)
+        other_way = {"session_id": first.session_id, "version": 12 if version > 12 else 13}
+        fetch(talk, "topics named the other way", session_epoch=11, **other_way)
         fetch(talk, "closing", session_epoch=-1, **known)
         fetch(talk, "closed", session_epoch=11, **known)
         fetch(talk, "unknown session", wanted(one), version=version, session_id=12345, session_epoch=5)
