@@ -61,6 +61,8 @@ class Fault(IntEnum):
     TOO_LARGE = 105
     INVALID_TIMESTAMP = 106
     INVALID_EPOCH = 107
+    NO_KEY = 108
+    """Some of its records have none, and the topic is compacted by keys."""
 
 
 class BatchInfo:

@@ -19,10 +19,13 @@ _LEAST_SIZE = PREFIX_SIZE + 14
 _NOT_FOR_PRODUCERS = batch.LOG_APPEND_TIME | batch.CONTROL | batch.DELETE_HORIZON
 
 
-def check_batch(view: memoryview, start: int, length: int, address: int, max_decompressed: int) -> BatchInfo:
+def check_batch(
+    view: memoryview, start: int, length: int, address: int, max_decompressed: int, keyed: bool = False
+) -> BatchInfo:
     """Check the producer's batch at `start` of `view`, whose first byte lies at `address`. Raises Rejected (Fault).
 
-    A wrong maxTimestamp is corrected in place, as Kafka does: Sarama's producers left it at -1 for years.
+    `keyed`: every record has to have a key. A wrong maxTimestamp is corrected in place, as Kafka does: Sarama's
+    producers left it at -1 for years.
     """
     if length < HEADER_SIZE or start + length > len(view):
         raise _no_batch(view, start, length)
@@ -45,13 +48,14 @@ def check_batch(view: memoryview, start: int, length: int, address: int, max_dec
         raise Rejected(fault, f"producer {producer_id} with epoch {epoch}, sequence {sequence}")
     if attributes & CODEC_MASK:
         body = decompress(attributes & CODEC_MASK, view[start + HEADER_SIZE : start + length], max_decompressed)
-        wrong, least, greatest = _check_records(address_of(body), len(body), count, base_timestamp)
+        at, size = address_of(body), len(body)
     else:
-        wrong, least, greatest = _check_records(
-            address + start + HEADER_SIZE, length - HEADER_SIZE, count, base_timestamp
-        )
+        at, size = address + start + HEADER_SIZE, length - HEADER_SIZE
+    wrong, least, greatest = _check_records(at, size, count, base_timestamp)
     if wrong:
         raise Rejected(Fault.INVALID_RECORD, _WRONG[wrong])
+    if keyed and not kernels.all_keyed(at, size, count):
+        raise Rejected(Fault.NO_KEY, "a topic that is compacted takes no record without a key")
     if greatest != max_timestamp:
         if view.readonly:
             raise Rejected(Fault.INVALID_RECORD, f"maxTimestamp is {max_timestamp}, the records' is {greatest}")

@@ -158,7 +158,7 @@ _TIMESTAMP_TYPE = one_of("CreateTime", "LogAppendTime")
 
 TOPIC_CONFIGS = _table(
     _key("cleanup.policy", "delete", LIST, some_of("delete", "compact"),
-         "With `compact` alone retention does not apply; records are not compacted away yet."),
+         "With `compact` records need keys, and with it alone retention does not apply; none is compacted away yet."),
     _key("max.message.bytes", "1048588", INT, _SIZE, "The largest batch accepted.", "message.max.bytes"),
     _key("message.timestamp.type", "CreateTime", STRING, _TIMESTAMP_TYPE,
          "Whether a record keeps its producer's timestamp or gets the broker's.", "log.message.timestamp.type"),

@@ -32,8 +32,8 @@ BYTES_LEFT_OVER = -6
 FIELDS = 8
 """The int32 columns of `decode_records`, in order: offset delta, key start, key length (-1: null), value start, value
 length (-1: null), headers start, headers count, headers length. Starts are positions in the section."""
-
-
+KEY_SIZE = 2
+"""Which of them is the key length."""
 _INT64_MAX = 2**63 - 1
 _INT64_MIN = -(2**63)
 _Record = tuple[int, int, int, int, int, int, int, int, int, int]
@@ -177,6 +177,17 @@ def check_records(address: int, length: int, count: int, base_timestamp: int) ->
     return FINE, min(least, greatest), greatest
 
 
+@njit("boolean(int64, int64, int64)", cache=True, nogil=True)
+def all_keyed(address: int, length: int, count: int) -> bool:
+    """Whether every record of a section that was checked has a key."""
+    position = address
+    for _ in range(count):
+        position, _, _, _, key_size, _, _, _, _, _ = _record(position, address + length, 0)
+        if position < 0 or key_size < 0:
+            return False
+    return True
+
+
 @njit("int64(int64, int64, int64, int64, int64, int64)", cache=True, nogil=True)
 def decode_records(
     address: int, length: int, count: int, base_timestamp: int, timestamps_address: int, fields_address: int
@@ -267,6 +278,7 @@ def warm() -> None:
     scratch = bytearray(8 + 4 * FIELDS)
     address, output = address_of(section), address_of(scratch)
     assert check_records(address, len(section), 1, 0)[0] == FINE
+    assert not all_keyed(address, len(section), 1)
     assert decode_records(address, len(section), 1, 0, output, output + 8) == FINE
     assert find_timestamp(address, len(section), 1, 0, 0, 0) == (0, 0)
     assert find_max_timestamp(address, len(section), 1, 0, 0) == (0, 0)

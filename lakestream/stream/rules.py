@@ -15,6 +15,7 @@ class TopicRules:
 
     max_message_bytes: int
     log_append_time: bool
+    compacted: bool
     before_max_ms: int
     after_max_ms: int
     retention_ms: int
@@ -50,10 +51,12 @@ class Rules:
             inherited = cluster.get(key.synonym, self._defaults.get(name))
             return configs.get(name, inherited) or key.default or ""
 
-        compacted_only = value("cleanup.policy") == "compact"
+        policies = value("cleanup.policy").split(",")
+        compacted_only = policies == ["compact"]
         return TopicRules(
             max_message_bytes=int(value("max.message.bytes")),
             log_append_time=value("message.timestamp.type") == "LogAppendTime",
+            compacted="compact" in policies,
             before_max_ms=int(value("message.timestamp.before.max.ms")),
             after_max_ms=int(value("message.timestamp.after.max.ms")),
             retention_ms=-1 if compacted_only else int(value("retention.ms")),

@@ -241,3 +241,18 @@ def test_a_body_that_is_not_what_its_codec_says_is_corrupt(codec: Codec) -> None
     data = bytearray(encode_batch(RECORDS))
     struct.pack_into(">h", data, 21, codec)
     assert refused(with_crc(data)) in (Fault.CORRUPT, Fault.TOO_LARGE)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_where_keys_are_needed_a_record_without_one_is_refused_and_an_empty_one_is_a_key(codec: Codec) -> None:
+    for keys, fault in (((b"k", b"", b"l"), None), ((b"k", None, b"l"), Fault.NO_KEY), ((None,), Fault.NO_KEY)):
+        records = [Record(offset=place, timestamp=place, key=key) for place, key in enumerate(keys)]
+        data = bytearray(encode_batch(records, codec=codec))
+        where = (memoryview(data), 0, len(data), address_of(data), LIMIT)
+        assert check_batch(*where).count == len(keys)
+        if fault is None:
+            assert check_batch(*where, True).count == len(keys)
+        else:
+            with pytest.raises(Rejected) as caught:
+                check_batch(*where, True)
+            assert caught.value.reason == fault

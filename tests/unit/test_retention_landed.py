@@ -14,8 +14,8 @@ MINUTE = 60_000
 
 def rules(retention_ms: int = -1, retention_bytes: int = -1) -> TopicRules:
     return TopicRules(
-        max_message_bytes=1, log_append_time=False, before_max_ms=0, after_max_ms=0, retention_ms=retention_ms,
-        retention_bytes=retention_bytes,
+        max_message_bytes=1, log_append_time=False, compacted=False, before_max_ms=0, after_max_ms=0,
+        retention_ms=retention_ms, retention_bytes=retention_bytes,
     )  # fmt: skip
 
 

@@ -189,6 +189,7 @@ _CODES: dict[int, ErrorCode] = {
     Fault.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
     Fault.INVALID_TIMESTAMP: ErrorCode.INVALID_TIMESTAMP,
     Fault.INVALID_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+    Fault.NO_KEY: ErrorCode.INVALID_RECORD,
 }
 
 

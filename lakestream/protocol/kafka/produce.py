@@ -16,6 +16,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.batch import NO_TIMESTAMP, BatchInfo, Codec, Fault, restamp_log_append_time
 from lakestream.model.check import check_batch
 from lakestream.model.compression import MAX_DECOMPRESSED_BYTES
+from lakestream.model.kernels import KEY_SIZE
 from lakestream.model.records import decode_columns
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
@@ -40,7 +41,7 @@ ZSTD_SINCE = 7
 """The first version whose clients know zstd."""
 NAMED_RECORDS_MAX = 1000
 """Of a batch that is refused for some of its records: so many are looked at, to name those."""
-IN_THE_LOG = (Fault.INVALID_RECORD, Fault.INVALID_TIMESTAMP, Fault.INVALID_EPOCH)
+IN_THE_LOG = (Fault.INVALID_RECORD, Fault.INVALID_TIMESTAMP, Fault.INVALID_EPOCH, Fault.NO_KEY)
 """What Kafka finds out only when it appends: then it tells where the log starts."""
 
 Name = str | bytes
@@ -161,7 +162,7 @@ class ProduceApi:
         if topic is None:
             return start
         rules = self._rules.of(topic)
-        if rules.log_append_time:
+        if rules.log_append_time or rules.compacted:
             return start
         now_ms = 0 if rules.any_time else self._clock.wall_ms()
         frame_bytes_max = connection.board.limits.max_frame_bytes
@@ -230,8 +231,14 @@ class ProduceApi:
                 return self._checked(call, request, None)
             except _LargeBody:
                 pass
-        bodies = await asyncio.get_running_loop().run_in_executor(self._checks, _check_bodies, call, request)
+        keyed = self._keyed(request)
+        bodies = await asyncio.get_running_loop().run_in_executor(self._checks, _check_bodies, call, request, keyed)
         return self._checked(call, request, bodies)
+
+    def _keyed(self, request: ParsedProduce) -> set[Name]:
+        """The topics of a request that take no records without a key."""
+        topics = ((name, self._topic(name)) for name, _ in request.topics)
+        return {name for name, topic in topics if topic is not None and self._rules.of(topic).compacted}
 
     def _checked(
         self, call: ProduceCall, request: ParsedProduce, large: dict[int, BatchInfo | Rejected] | None
@@ -268,10 +275,14 @@ class ProduceApi:
         assert call.slab is not None, "the bytes are ours until they are released"
         if large is None:
             try:
-                info = check_batch(call.view, start, length, call.slab.address, INLINE_DECOMPRESSED_BYTES)
+                info = check_batch(
+                    call.view, start, length, call.slab.address, INLINE_DECOMPRESSED_BYTES, rules.compacted
+                )
             except Rejected as error:
                 if error.reason == Fault.TOO_LARGE:
                     raise _LargeBody from None
+                if error.reason == Fault.NO_KEY:
+                    raise _BadRecords(error.reason, str(error), _keyless(call.view[start : start + length])) from None
                 raise
         else:
             known = large[start]
@@ -287,7 +298,8 @@ class ProduceApi:
             now = self._clock.wall_ms()
             if not _timely(rules, now, info.min_timestamp) or not _timely(rules, now, info.max_timestamp):
                 named = large is None or not info.codec
-                raise _BadTimes(_untimely(call.view[start : start + length], rules, now) if named else ())
+                bad = _untimely(call.view[start : start + length], rules, now) if named else ()
+                raise _BadRecords(Fault.INVALID_TIMESTAMP, "a timestamp is too far from the broker's time", bad)
         return info
 
     def _take(self, call: ProduceCall, request: ParsedProduce, checked: list[BatchInfo | Produced]) -> None:
@@ -346,11 +358,11 @@ class ProduceApi:
         return max(0, (2 * fullest - share) * THROTTLE_MS // share)
 
 
-class _BadTimes(Rejected):
-    """Some timestamps are too far from the broker's time: of these records, by their places in the batch."""
+class _BadRecords(Rejected):
+    """A batch is refused for some of its records: these, by their places in it."""
 
-    def __init__(self, records: tuple[int, ...]) -> None:
-        super().__init__(Fault.INVALID_TIMESTAMP, "a timestamp is too far from the broker's time")
+    def __init__(self, fault: int, message: str, records: tuple[int, ...]) -> None:
+        super().__init__(fault, message)
         self.records = records
 
 
@@ -363,10 +375,15 @@ def _untimely(batch: memoryview, rules: TopicRules, now: int) -> tuple[int, ...]
     return tuple(place for place, timestamp in enumerate(times) if not _timely(rules, now, timestamp))
 
 
+def _keyless(batch: memoryview) -> tuple[int, ...]:
+    sizes = decode_columns(batch, MAX_DECOMPRESSED_BYTES).fields[KEY_SIZE, :NAMED_RECORDS_MAX].tolist()
+    return tuple(place for place, size in enumerate(sizes) if size < 0)
+
+
 def _refusal(partition: int, log_start: int, error: Rejected) -> Produced:
     """What a partition is told of a batch that is not taken. Its reason is a Fault, or Kafka's code already."""
     code = code_of(error.reason) if isinstance(error.reason, Fault) else error.reason
-    records = error.records if isinstance(error, _BadTimes) else ()
+    records = error.records if isinstance(error, _BadRecords) else ()
     return Produced(partition, code, -1, -1, log_start if error.reason in IN_THE_LOG else -1, str(error), records)
 
 
@@ -374,14 +391,18 @@ class _LargeBody(Exception):
     """A batch decompresses to more than what others may be kept waiting for."""
 
 
-def _check_bodies(call: ProduceCall, request: ParsedProduce) -> dict[int, BatchInfo | Rejected]:
+def _check_bodies(
+    call: ProduceCall, request: ParsedProduce, keyed: set[Name]
+) -> dict[int, BatchInfo | Rejected]:
     """For a thread: what the batches of a request are, by where they start, or what is wrong with them."""
     assert call.slab is not None, "the bytes are ours until they are released"
     found: dict[int, BatchInfo | Rejected] = {}
-    for _, partitions in request.topics:
+    for name, partitions in request.topics:
         for _, start, length in partitions:
             try:
-                found[start] = check_batch(call.view, start, length, call.slab.address, MAX_DECOMPRESSED_BYTES)
+                found[start] = check_batch(
+                    call.view, start, length, call.slab.address, MAX_DECOMPRESSED_BYTES, name in keyed
+                )
             except Rejected as error:
                 found[start] = _bare(error)
     return found

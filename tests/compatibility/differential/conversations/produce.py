@@ -190,6 +190,17 @@ def times(talk: Talk) -> None:
     )  # fmt: skip
 
 
+def keys_of_compacted_topics(talk: Talk) -> None:
+    for policy in ("compact", "compact,delete"):
+        topic = talk.topic(cleanup_policy=policy)
+        for version in versions("Produce"):
+            for codec in (0, 1):
+                for keys in ((b"k", b""), (b"k", None), (None,), (None, b"k", None)):
+                    made = [RawRecord(offset=i, timestamp=TIME, key=key, value=b"v") for i, key in enumerate(keys)]
+                    send(talk, topic, encode(made, producer=PLAIN, codec=codec), f"codec {codec}, keys {keys}", version)
+        ends(talk, topic)
+
+
 def idempotence(talk: Talk) -> None:
     topic = talk.topic(partitions=2)
     (producer, *_) = (one.producer_id for one in talk.each("InitProducerId", transaction_timeout=60000))
@@ -280,6 +291,6 @@ def transactional_requests(talk: Talk) -> None:
 
 CONVERSATIONS = (
     acks, acks_0_of_what_is_wrong, unknown_places, a_partition_twice, odd_records, bytes_behind_a_batch,
-    what_only_brokers_set, codecs, sizes, times, idempotence, producers_that_nobody_knows, a_producer_without_an_epoch,
-    pipelined, init_producer_id, transactional_requests,
+    what_only_brokers_set, codecs, sizes, times, keys_of_compacted_topics, idempotence, producers_that_nobody_knows,
+    a_producer_without_an_epoch, pipelined, init_producer_id, transactional_requests,
 )  # fmt: skip
