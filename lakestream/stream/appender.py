@@ -237,7 +237,10 @@ class Appender:
         self._gathering = False
         if not self._gathered or self._writing >= self._limits.uploads:
             return
-        tick = Tick(self._next_tick, self._replica.epoch, self._take(), self._clock.monotonic())
+        epoch = self._replica.epoch
+        # Without an epoch all of it fails: nothing would come to take up the rest, and none may overtake it (L16).
+        taken = self._take(self._limits.tick_bytes if epoch else self._gathered_bytes)
+        tick = Tick(self._next_tick, epoch, taken, self._clock.monotonic())
         self._crowd = sum(len(one.table) if isinstance(one, ManyBatches) else 1 for one in tick.submissions)
         self._unanswered += 1
         self._next_tick += 1
@@ -254,15 +257,15 @@ class Appender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _take(self) -> list[Submitted]:
-        """Up to about one tick's bytes, whole submissions, the oldest first."""
-        if self._gathered_bytes <= self._limits.tick_bytes:
+    def _take(self, most: int) -> list[Submitted]:
+        """Up to about so many bytes, whole submissions, the oldest first."""
+        if self._gathered_bytes <= most:
             taken, self._gathered = self._gathered, []
             self._gathered_bytes = 0
             return taken
         size = count = 0
         for submission in self._gathered:
-            if count and size + submission.size > self._limits.tick_bytes:
+            if count and size + submission.size > most:
                 break
             size += submission.size
             count += 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakestream.data.memory import MemoryWal
-from lakestream.errors import Rejected, Retry
+from lakestream.errors import Fenced, Rejected, Retry
 from lakestream.interfaces import Buffer
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.model import records as records_module
@@ -18,7 +18,7 @@ from lakestream.model.producers import AGAIN_MAX, Producer, Producers, Sequence
 from lakestream.model.reasons import Reason
 from lakestream.model.records import Record, encode_batch
 from lakestream.model.state import dump, load
-from lakestream.stream.limits import ReadLimits
+from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import LOOK_UPS_AT_ONCE, Found
 from tests.core import batch, start_broker
 
@@ -146,6 +146,18 @@ async def test_a_tick_that_cannot_be_written_fails_its_batches_and_nothing_is_ap
     assert await broker.append((stream, batch(b"b"))) == [0]
     await broker.appender.drain()
     assert [r.value for r in await broker.records(stream)] == [b"b"]
+    await broker.stop()
+
+
+async def test_when_the_epoch_is_gone_all_that_was_gathered_is_told_so_also_what_is_more_than_a_tick() -> None:
+    broker = await start_broker(append_limits=AppendLimits(tick_bytes=100))
+    [stream] = await broker.topic("t")
+    appending = [asyncio.create_task(broker.append((stream, batch(b"a")))) for _ in range(3)]
+    await asyncio.sleep(0)
+    broker.replica.epoch = 0
+    answers = await asyncio.wait_for(asyncio.gather(*appending), 2)
+    assert [type(answer) for answer in answers] == [Fenced] * 3
+    await asyncio.wait_for(broker.appender.drain(), 2)
     await broker.stop()
 
 
