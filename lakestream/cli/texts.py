@@ -9,6 +9,10 @@ from typing import Any
 from lakestream.errors import LakestreamError
 
 Header = tuple[str, bytes | None]
+READ = ("key", "value", "headers", "partition", "timestamp")
+"""The fields of a line of JSON that make a record."""
+IGNORED = ("topic", "offset")
+"""Those that `consume` prints too, and that whoever writes the line again decides anew."""
 
 
 class BadLine(LakestreamError):
@@ -36,13 +40,17 @@ def parse_text(line: bytes, key_separator: str | None) -> Line:
 
 
 def parse_json(line: bytes) -> Line:
-    """An object with any of key, value, headers, partition, timestamp; others that `consume` prints are ignored."""
+    """An object with any of the fields READ. Another one is refused, or the record would lack what it says."""
     try:
         document = json.loads(line)
     except ValueError as error:
         raise BadLine(f"it is no JSON: {error}") from None
     if not isinstance(document, dict):
         raise BadLine('it has to be an object such as {"key": "k", "value": "v"}')
+    for name in document:
+        if name not in READ + IGNORED:
+            ignored = f"{' and '.join(IGNORED)} are ignored"
+            raise BadLine(f"there is no field {name!r}; known are {', '.join(READ)} ({ignored})")
     headers = document.get("headers") or []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     if not isinstance(pairs, list) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):

@@ -49,6 +49,11 @@ def test_a_line_that_is_no_record_is_refused(line: bytes) -> None:
         parse_json(line)
 
 
+def test_a_field_that_no_record_has_is_refused_by_its_name_with_those_that_it_has() -> None:
+    with pytest.raises(BadLine, match="there is no field 'kee'; known are key, value, headers, partition, timestamp"):
+        parse_json(b'{"kee": "a"}')
+
+
 def test_text_lines_have_keys_only_with_a_separator() -> None:
     assert parse_text(b"a:b:c", None) == Line(key=None, value=b"a:b:c")
     assert parse_text(b"a:b:c", ":") == Line(key=b"a", value=b"b:c")
