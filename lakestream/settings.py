@@ -326,6 +326,9 @@ def _checked(settings: Settings) -> Settings:
         raise SettingsError(f"metadata: {metadata!r} is no URL we know; use sqlite:///path or memory:")
     if is_url(settings.data) and settings.data.partition(":")[0] not in DATA_SCHEMES:
         raise SettingsError(f"data: {settings.data!r} is no place we know; use a folder, s3://, gs:// or az://")
+    if is_url(settings.data) and re.match(r"memory:|\w+://[^/]", settings.data) is None:
+        scheme = settings.data.partition(":")[0]
+        raise SettingsError(f"data: {settings.data!r} names no bucket; write {scheme}://BUCKET/PREFIX")
     if settings.brokers > 1 and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
         raise SettingsError("memory: serves one broker only, since processes share no memory; use a folder and sqlite:")
     if settings.tables and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
