@@ -107,11 +107,9 @@ async def open_wal(settings: Settings) -> Wal:
         from lakestream.data.folder import FolderWal
 
         return FolderWal(folder, clock=SystemClock())
-    from lakestream.data.object_store import ObjectStoreWal
+    from lakestream.data.opening import open_object_store
 
-    store = ObjectStoreWal(settings.data, linger_ms=settings.linger_ms)
-    await store.probe()
-    return store
+    return await open_object_store(settings.data, linger_ms=settings.linger_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,10 @@ class Exists(LakestreamError):
     """The object is there already, with other content."""
 
 
+class Unusable(LakestreamError):
+    """A store lets nobody in, or stays away: somebody has to look how it is set up, though it may come back."""
+
+
 class Corrupt(LakestreamError):
     """Stored bytes are not what was written: stop, and tell a person."""
 

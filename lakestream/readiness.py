@@ -8,6 +8,10 @@ from dataclasses import asdict, dataclass
 GIVE_UP = 78
 """Exit code of a child that must not be started again (sysexits' EX_CONFIG): a person has to look."""
 
+NO_STORE = 69
+"""Exit code of a child that cannot use its store (EX_UNAVAILABLE): at a first start nobody tries again, later on it may
+come back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Announcement:

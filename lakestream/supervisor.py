@@ -2,8 +2,9 @@
 
 The contract with a broker's process: it is started as `... broker --id I --ready-fd N`, with its settings as JSON in
 the environment (settings.CHILD_VARIABLE). When it serves, it announces itself on descriptor N (readiness.py). SIGTERM
-asks it to drain and stop. It exits with GIVE_UP if starting it again cannot help. The pipeline's is the same, but
-nobody depends on it: it starts when the brokers serve, is started again for ever, and if it gives up, tables wait.
+asks it to drain and stop. It exits with GIVE_UP if starting it again cannot help, and with NO_STORE if its store is
+shut to it: that ends a start, but no cluster that has served. The pipeline's is the same, but nobody depends on it: it
+starts when the brokers serve, is started again for ever, and if it gives up, tables wait.
 This module imports nothing heavy: the time to the ready line counts.
 """
 
@@ -26,7 +27,7 @@ from pathlib import Path
 from lakestream import settings as config
 from lakestream.lockfile import LockedFile
 from lakestream.ports import choose_ports
-from lakestream.readiness import GIVE_UP, Announcement, parse
+from lakestream.readiness import GIVE_UP, NO_STORE, Announcement, parse
 from lakestream.settings import Settings
 
 log = logging.getLogger("lakestream.supervisor")
@@ -268,7 +269,8 @@ class _Child:
                 break
             quick = not serving or loop.time() - since < QUICK_DEATH_S
             quick_deaths = quick_deaths + 1 if quick else 0
-            never_served = self._vital and not self._served.is_set() and quick_deaths >= FIRST_STARTS_MAX
+            enough = quick_deaths >= FIRST_STARTS_MAX or code == NO_STORE
+            never_served = self._vital and not self._served.is_set() and enough
             if code == GIVE_UP or never_served:
                 told = "gave up: it does not start" if self._vital else "gave up: tables wait, brokers serve on"
                 log.error(told, extra={"child": self.name, "code": code})

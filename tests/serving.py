@@ -128,11 +128,10 @@ def serving(folder: Path, brokers: int = 1, **settings: str | int | bool) -> Ite
     given = {"kafka_port": 0, "http_port": 0, "tables": False, **settings}
     flags = _flags({"data": str(folder / "data"), "brokers": brokers, **given})
     log = folder / "serve.log"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LAKESTREAM_")}
     with log.open("a") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "lakestream.cli.main", "serve", *flags], cwd=folder, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=errors, text=True, env={**environment, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE, stderr=errors, text=True, env=clean_environment(),
         )  # fmt: skip
     cluster = Cluster(process, folder, log)
     try:
@@ -142,6 +141,12 @@ def serving(folder: Path, brokers: int = 1, **settings: str | int | bool) -> Ite
         cluster.shut_down()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def clean_environment() -> dict[str, str]:
+    """For a command of this source tree that nobody's settings reach."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("LAKESTREAM_")}
+    return {**own, "PYTHONPATH": str(ROOT)}
 
 
 def eventually(

@@ -9,8 +9,8 @@ import click
 
 from lakestream import logs
 from lakestream.cli.options import SettingsCommand, loaded_settings
-from lakestream.errors import Corrupt, Halted
-from lakestream.readiness import GIVE_UP
+from lakestream.errors import Corrupt, Halted, Unusable
+from lakestream.readiness import GIVE_UP, NO_STORE
 from lakestream.settings import CHILD_VARIABLE, from_json
 
 
@@ -27,6 +27,6 @@ def broker(broker_id: int, ready_fd: int | None, log_socket: str, **flags: Any) 
 
     try:
         sys.exit(run(settings, broker_id, ready_fd, log_socket))
-    except (Corrupt, Halted) as error:
+    except (Corrupt, Halted, Unusable) as error:
         logging.getLogger(__name__).critical("cannot start: %s", error)
-        sys.exit(GIVE_UP)
+        sys.exit(NO_STORE if isinstance(error, Unusable) else GIVE_UP)

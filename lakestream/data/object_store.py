@@ -72,10 +72,10 @@ class ObjectStoreWal:
             except (BaseError, OSError) as error:
                 failure = error
                 in_doubt = in_doubt or not _surely_refused(error)
-                if _is_hopeless(error):
+                if is_hopeless(error):
                     break
         kind = Unknown if in_doubt else Retry
-        raise kind(f"{key} cannot be put: {_first_line(failure)}") from failure
+        raise kind(f"{key} cannot be put: {first_line(failure)}") from failure
 
     async def _is_same(self, key: str, parts: Sequence[Buffer]) -> bool:
         """Whether the object is ours already (a lost answer). False if it went away meanwhile; raises Exists."""
@@ -159,13 +159,15 @@ class ObjectStoreWal:
         await self._retried(key, delete)
 
     async def probe(self, key: str = "probe/conditional-put") -> None:
-        """Try what the WAL lives by: a second create is refused, ranges are ranges. Raises Halted if it is not so."""
+        """Try what the WAL lives by: a second create is refused, ranges are ranges. Raises Halted if it is not so.
+
+        What a probe that fails leaves behind is found and removed by the next one.
+        """
         for _ in range(PROBE_ATTEMPTS):
-            try:
-                if await self._refuses_to_overwrite(key):
-                    return
-            finally:
-                await self.delete([key])
+            refused = await self._refuses_to_overwrite(key)
+            await self.delete([key])
+            if refused:
+                return
         raise Halted(
             f"{self._url} overwrites an object although it was told to create it only. Acknowledged records could be "
             "lost there: use a store with conditional writes (If-None-Match), such as Amazon S3, GCS or Azure"
@@ -199,9 +201,9 @@ class ObjectStoreWal:
                 raise Missing(f"{key} is not there") from None
             except (BaseError, OSError) as error:
                 failure = error
-                if _is_hopeless(error):
+                if is_hopeless(error):
                     break
-        raise Retry(f"{key}: {_first_line(failure)}") from failure
+        raise Retry(f"{key}: {first_line(failure)}") from failure
 
 
 def coalesce(ranges: Sequence[Range]) -> list[Range]:
@@ -264,7 +266,7 @@ def _surely_refused(error: Exception) -> bool:
     return status in (429, 503) or (400 <= status < 500 and status != 408)
 
 
-def _is_hopeless(error: Exception) -> bool:
+def is_hopeless(error: Exception) -> bool:
     """Whether the same request would get the same answer."""
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError, FileNotFoundError)):
         return True
@@ -280,5 +282,5 @@ def _status(error: Exception) -> int | None:
     return int(found[1]) if found else None
 
 
-def _first_line(error: Exception | None) -> str:
+def first_line(error: Exception | None) -> str:
     return str(error).partition("\n")[0]

@@ -36,6 +36,7 @@ write("starts", str(starts))
 mode = os.environ.get("TOY_MODE", "")
 if mode == "refuse": sys.exit(78)
 if mode == "broken": sys.exit(3)
+if mode == "no store" or mode == "lost store" and 1 < starts < 7: sys.exit(69)
 stop = threading.Event()
 def drain(*_):
     write("drained", str(os.getpid()))
@@ -251,6 +252,16 @@ def test_a_broker_that_never_comes_to_serve_is_given_up_after_some_tries(start: 
     toy = start("broken", brokers=1)
     assert toy.process.wait(20) == 1
     assert toy.read("starts-0") == str(supervisor.FIRST_STARTS_MAX)
+
+
+def test_a_broker_that_cannot_use_its_store_is_given_up_only_if_it_never_served(start: Start) -> None:
+    toy = start("no store")
+    assert toy.process.wait(15) == 1 and toy.read("starts-0") == "1"
+    (toy.folder / "starts-0").unlink()
+    toy = start("lost store")
+    toy.ready_line()
+    os.kill(toy.pid("0"), signal.SIGKILL)
+    eventually(lambda: toy.read("starts-0") == "7")
 
 
 def test_a_data_folder_in_use_is_refused_with_the_pid_that_holds_it(start: Start, tmp_path: Path) -> None:

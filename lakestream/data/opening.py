@@ -1,0 +1,66 @@
+"""Opens the object store of records at a start: waits for one that is away, and says what to set if it stays shut."""
+
+import asyncio
+import logging
+import re
+from typing import Final
+
+from obstore.exceptions import BaseError
+
+from lakestream.data.object_store import ObjectStoreWal, first_line, is_hopeless
+from lakestream.errors import Missing, Retry, Unknown, Unusable
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 30.0
+"""A store that is started together with us comes within this time."""
+PAUSE_S: Final = 1.0
+TO_SET: Final = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, and AWS_ENDPOINT_URL if the store is not Amazon's",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""The variables that clients of each store read, by how its URLs begin; all others are Azure's."""
+_INSTANCE = re.compile(r"https?://(169\.254\.169\.254|169\.254\.170\.|metadata\.google\.internal)")
+"""Where a machine in a cloud asks for credentials of its own; a client asks there when nobody set any."""
+_DEEPEST = re.compile(r'(?:message|error): "([^"]+)"')
+"""How the client's own account of an error ends, if the system had something to say."""
+
+
+async def open_object_store(url: str, *, linger_ms: int, patience_s: float = PATIENCE_S) -> ObjectStoreWal:
+    """A store that was tried. Raises Unusable if it cannot be, and Halted if it is none for a WAL."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    said = False
+    try:
+        store = ObjectStoreWal(url, linger_ms=linger_ms)
+    except BaseError as error:
+        raise Unusable(advice(url, error)) from error
+    while True:
+        try:
+            await store.probe()
+            return store
+        except (Retry, Unknown, Missing) as error:
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            if loop.time() >= deadline or _is_refusal(cause):
+                await store.close()
+                raise Unusable(advice(url, cause)) from error
+            if not said:
+                log.warning("waiting up to %.0f s for the store: %s", patience_s, advice(url, cause))
+                said = True
+        await asyncio.sleep(PAUSE_S)
+
+
+def advice(url: str, error: Exception) -> str:
+    """What is wrong, in a line, and what to set."""
+    cause = first_line(error)
+    if _INSTANCE.search(cause):
+        cause = f"no credentials are set, and this machine has none of its own ({cause})"
+    elif deeper := _DEEPEST.findall(str(error)):
+        cause = f"{cause}: {deeper[-1]}"
+    kind = url[:2] if url[:2] in TO_SET else "az"
+    return f"{url} cannot be used: {cause}. Set {TO_SET[kind]}"
+
+
+def _is_refusal(error: Exception) -> bool:
+    return is_hopeless(error) or _INSTANCE.search(first_line(error)) is not None
