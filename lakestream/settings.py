@@ -18,6 +18,8 @@ CONFIG_VARIABLE = "LAKESTREAM_CONFIG"
 BOOTSTRAP_VARIABLE = "LAKESTREAM_BOOTSTRAP"
 DEFAULT_CONFIG_FILE = "lakestream.toml"
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+METADATA_FOLDER = "lakestream-metadata"
+"""Where the command log goes if nobody says, and data is a bucket, which cannot hold it."""
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -47,7 +49,10 @@ class Settings:
     """What one broker runs with; `serve` gives each broker its own ports."""
 
     data: str = _setting(_PLACE, "./lakestream-data", "Where records live: a folder, s3:// gs:// az:// or memory:.")
-    metadata: str = _setting(_PLACE, "", "The command log: sqlite:///path or memory:. Empty: a file in data.")
+    metadata: str = _setting(
+        _PLACE, "",
+        "The command log: sqlite:///path or memory:. Empty: in the data folder; for a URL ./lakestream-metadata.",
+    )  # fmt: skip
     brokers: int = _setting(_PLACE, 1, "How many broker processes `serve` starts.", low=1, high=1000)
     kafka_host: str = _setting(_PLACE, "127.0.0.1", "Address that Kafka listeners bind to; 0.0.0.0 for all.")
     kafka_port: int = _setting(_PLACE, 9092, "First Kafka port; broker N takes the Nth next. 0: free ones.", high=_PORT)
@@ -225,6 +230,13 @@ def sqlite_path(url: str) -> Path | None:
     return Path(rest.removeprefix("//")) if scheme == "sqlite" else None
 
 
+def unchosen_metadata(settings: Settings) -> Path | None:
+    """The file of the command log if it lies in the current folder only because nobody chose a place for it."""
+    path = sqlite_path(settings.metadata)
+    beside = Path(METADATA_FOLDER).absolute() / "metadata.sqlite"
+    return path if data_folder(settings) is None and path == beside else None
+
+
 def _config_path(config: str | None, environ: Mapping[str, str], folder: Path) -> Path | None:
     asked = config or environ.get(CONFIG_VARIABLE)
     if asked:
@@ -319,7 +331,7 @@ def _checked(settings: Settings) -> Settings:
         if settings.data.startswith("memory:"):
             metadata = "memory:"
         else:
-            metadata = f"sqlite://{(folder or Path('lakestream-metadata')).absolute()}/metadata.sqlite"
+            metadata = f"sqlite://{(folder or Path(METADATA_FOLDER)).absolute()}/metadata.sqlite"
     elif not is_url(metadata):
         metadata = f"sqlite://{Path(metadata.removeprefix('file://')).absolute()}"
     if not metadata.startswith(("sqlite:", "memory:", "owner:")):

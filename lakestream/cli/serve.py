@@ -8,7 +8,7 @@ import click
 
 from lakestream import logs, supervisor
 from lakestream.cli.options import SettingsCommand, loaded_settings
-from lakestream.settings import Settings, SettingsError
+from lakestream.settings import Settings, SettingsError, unchosen_metadata
 
 
 @click.command(cls=SettingsCommand)
@@ -26,6 +26,11 @@ def serve(**flags: Any) -> None:
         log.warning("this variable names no setting", extra={"variable": name})
     check_catalog(settings)
     log.info("starting", extra={"brokers": settings.brokers, "data": settings.data, "metadata": settings.metadata})
+    if (file := unchosen_metadata(settings)) is not None:
+        log.warning(
+            "the command log is %s on this machine, and %s is nothing without it: choose a safe place by --metadata",
+            file, settings.data,
+        )  # fmt: skip
     sys.exit(supervisor.serve(settings))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.cli.serve import check_catalog
-from lakestream.settings import Settings, SettingsError, from_json, load, sqlite_path, table, to_json
+from lakestream.settings import Settings, SettingsError, from_json, load, sqlite_path, table, to_json, unchosen_metadata
 
 
 def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
@@ -107,6 +107,17 @@ def test_the_metadata_lies_in_the_data_folder_unless_told_otherwise(tmp_path: Pa
     assert path(data="memory:") is None
     remote = path(data="s3://bucket/prefix")
     assert remote is not None and remote.name == "metadata.sqlite"
+
+
+def test_a_command_log_that_lies_somewhere_by_chance_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def unchosen(**flags: str) -> Path | None:
+        return unchosen_metadata(load(flags, {}, folder=tmp_path).settings)
+
+    assert unchosen(data="s3://bucket") == tmp_path / "lakestream-metadata" / "metadata.sqlite"
+    assert unchosen(data="s3://bucket", metadata="sqlite:///var/log.sqlite") is None
+    assert unchosen() is None and unchosen(data="memory:") is None
 
 
 def test_memory_cannot_be_shared_by_several_brokers(tmp_path: Path) -> None:

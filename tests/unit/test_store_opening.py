@@ -72,7 +72,9 @@ def test_who_set_no_credentials_is_told_so_and_not_about_the_cloud_only() -> Non
 
 def test_serving_a_store_that_lets_nobody_in_is_tried_once(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "lakestream.cli.main", "serve", "--data", "az://container", "--no-tables"]
-    argv += ["--kafka-port", "0", "--http-port", "0", "--metadata", str(tmp_path / "log.sqlite")]
+    argv += ["--kafka-port", "0", "--http-port", "0"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=clean_environment())
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.count("Set AZURE_STORAGE_ACCOUNT_NAME") == 1 and "starting it again" not in done.stderr
+    warned = f"the command log is {tmp_path}/lakestream-metadata/metadata.sqlite on this machine"
+    assert done.stderr.count(warned) == 1 and "choose a safe place by --metadata" in done.stderr
