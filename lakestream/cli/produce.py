@@ -1,6 +1,7 @@
 """`lakestream produce`: lines of standard input to records of a topic."""
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -13,6 +14,7 @@ from lakestream.cli.client import open_client
 from lakestream.cli.options import bootstrap_option, pairs
 from lakestream.cli.output import Progress, say
 from lakestream.cli.texts import BadLine, Line, parse_json, parse_text
+from lakestream.errors import LakestreamError
 
 READ_BYTES = 1 << 20
 CHUNKS_WAITING = 4
@@ -76,23 +78,29 @@ def produce(
 
 async def standard_input() -> AsyncIterator[list[bytes]]:
     """Lines as they come: one that was typed at once, those of a file many at a time."""
-    chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_WAITING)
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(CHUNKS_WAITING)
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         # A thread, since files cannot be polled; a daemon, so that Ctrl-C does not wait for the next line.
-        while True:
-            chunk = os.read(sys.stdin.fileno(), READ_BYTES)
+        chunk: bytes | OSError = b"-"
+        while chunk and not isinstance(chunk, OSError):
             try:
-                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
-            except (RuntimeError, asyncio.CancelledError):
-                return
-            if not chunk:
-                return
+                chunk = os.read(sys.stdin.fileno(), READ_BYTES)
+            except OSError as error:
+                chunk = error
+            room.acquire()
+            # Nobody reads any more if the loop has been closed.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 
-    threading.Thread(target=read, daemon=True).start()
+    threading.Thread(target=read, name="standard input", daemon=True).start()
     rest = b""
     while chunk := await chunks.get():
+        if isinstance(chunk, OSError):
+            raise LakestreamError(f"standard input cannot be read: {chunk.strerror}")
+        room.release()
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
