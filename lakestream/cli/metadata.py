@@ -19,6 +19,10 @@ from lakestream.ports import split_address
 ANSWER_S = 30.0
 
 
+class NoPage(LakestreamError):
+    """The broker does not know the path: what it is about is off, or the broker is older than this command."""
+
+
 @click.group()
 def metadata() -> None:
     """Show the cluster's state, follow its commands."""
@@ -95,7 +99,7 @@ def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.
         connection.request("GET", path)
         answer = connection.getresponse()
         if answer.status != 200:
-            raise LakestreamError(_refusal(page, path, answer))
+            raise refusal(f"http://{page}{path}", answer.status, answer.read(500))
         yield answer
     except (OSError, http.client.HTTPException) as error:
         raise LakestreamError(f"cannot read http://{page}{path}: {error}; is that a broker's HTTP port?") from None
@@ -103,14 +107,14 @@ def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.
         connection.close()
 
 
-def _refusal(page: str, path: str, answer: http.client.HTTPResponse) -> str:
+def refusal(url: str, status: int, body: bytes) -> LakestreamError:
     """The reason that a broker gives, or whatever else was answered."""
-    said = answer.read(500).decode(errors="replace")
+    said = body.decode(errors="replace")
     with suppress(ValueError):
         told = json.loads(said)
         if isinstance(told, dict) and isinstance(told.get("error"), str):
-            return str(told["error"])
-    return f"http://{page}{path} answers {answer.status}: {said}"
+            return LakestreamError(told["error"])
+    return (NoPage if status == 404 else LakestreamError)(f"{url} answers {status}: {said}")
 
 
 def _show_part(name: str, part: Any) -> None:

@@ -4,7 +4,7 @@ import http.client
 import json
 from typing import Any
 
-from lakestream.cli.metadata import ANSWER_S, read_page
+from lakestream.cli.metadata import ANSWER_S, read_page, refusal
 from lakestream.errors import LakestreamError
 from lakestream.ports import split_address
 
@@ -23,11 +23,11 @@ def post_json(page: str, path: str, body: object) -> Any:
     try:
         connection.request("POST", path, json.dumps(body).encode(), {"content-type": "application/json"})
         answer = connection.getresponse()
-        told = json.loads(answer.read())
+        said = answer.read()
+        if answer.status >= 300:
+            raise refusal(f"http://{page}{path}", answer.status, said)
+        return json.loads(said)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise LakestreamError(f"cannot ask http://{page}{path}: {error}; is that a broker's HTTP port?") from None
     finally:
         connection.close()
-    if answer.status >= 300:
-        raise LakestreamError(str(told.get("error", told)) if isinstance(told, dict) else str(told))
-    return told

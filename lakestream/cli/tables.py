@@ -4,12 +4,13 @@ import sys
 import time
 import urllib.parse
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 
-from lakestream.cli.metadata import find_page
+from lakestream.cli.metadata import NoPage, find_page
 from lakestream.cli.options import Duration, bootstrap_option, json_option
 from lakestream.cli.output import Cell, print_json, print_table, say, size_text
 from lakestream.cli.pages import get_json, post_json
@@ -131,8 +132,20 @@ def _cell(value: object) -> Cell:
 
 
 def _tables(page: str, topic: str | None = None) -> dict[str, Any]:
-    told: dict[str, Any] = get_json(page, f"/tables/{_quoted(topic)}" if topic is not None else "/tables")
+    with _tables_are_on(page):
+        told: dict[str, Any] = get_json(page, f"/tables/{_quoted(topic)}" if topic is not None else "/tables")
     return told
+
+
+@contextmanager
+def _tables_are_on(page: str) -> Iterator[None]:
+    """A broker without tables knows none of these pages."""
+    try:
+        yield
+    except NoPage:
+        raise LakestreamError(
+            f"the broker at {page} has no tables: start it with tables on (lakestream serve --tables)"
+        ) from None
 
 
 def _quoted(topic: str) -> str:
@@ -216,7 +229,8 @@ def _care(
     patience_s = 0.0 if no_wait else NO_PIPELINE_S
     while left or under_way:
         while left and len(under_way) < (1 if no_wait else AT_ONCE):
-            under_way.append(post_json(page, f"/tables/{_quoted(left.popleft())}/{kind}", arguments))
+            with _tables_are_on(page):
+                under_way.append(post_json(page, f"/tables/{_quoted(left.popleft())}/{kind}", arguments))
         one = under_way.popleft()
         if not no_wait:
             one = _await(page, one, as_json, patience_s)

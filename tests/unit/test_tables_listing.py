@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,7 @@ from lakestream.cli import tables
 from lakestream.cli.tables import AT_ONCE
 from lakestream.model.care import DONE, REQUESTS_MAX, NotePipeline, TellCare
 from lakestream.model.catalog import HoldTopic
+from lakestream.protocol.http.server import HttpServer
 from tests.care_world import CareWorld, start_world
 
 
@@ -82,6 +84,19 @@ async def test_without_a_pipeline_it_is_said_and_why_if_known(world: CareWorld) 
     assert "there is no Java" in (await world.command("list")).stderr
     asked = await world.command("optimize", "orders", "--no-wait")
     assert asked.exit_code == 0 and "waiting" in asked.output
+
+
+@pytest.mark.parametrize("argv", [["list"], ["describe", "orders"], ["optimize"], ["optimize", "orders"]])
+async def test_a_broker_without_tables_says_so(world: CareWorld, argv: list[str]) -> None:
+    bare = HttpServer(replace(world.http._sources, tables=None, tail=None), "127.0.0.1", 0)
+    host, port = await bare.start()
+    try:
+        result = await replace(world, page=f"{host}:{port}").command(*argv)
+    finally:
+        await bare.stop()
+    assert str(result.exception) == (
+        f"the broker at {host}:{port} has no tables: start it with tables on (lakestream serve --tables)"
+    )
 
 
 async def test_more_topics_than_requests_are_noted_are_taken_care_of_a_few_at_a_time(world: CareWorld) -> None:
