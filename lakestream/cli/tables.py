@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from lakestream.cli.metadata import NoPage, find_page
 from lakestream.cli.options import Duration, bootstrap_option, json_option
@@ -37,7 +38,26 @@ def care_options(function: F) -> F:
     return json_option(page_option(bootstrap_option(function)))
 
 
-@click.group(invoke_without_command=True)
+class _Below(click.Command):
+    """A command that takes the options given to its group, unless it was given its own."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        assert ctx.parent is not None
+        for name, value in ctx.parent.params.items():
+            if _was_typed(ctx.parent, name) and not _was_typed(ctx, name):
+                ctx.params[name] = value
+        return super().invoke(ctx)
+
+
+def _was_typed(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+class _Above(click.Group):
+    command_class = _Below
+
+
+@click.group(cls=_Above, invoke_without_command=True)
 @json_option
 @page_option
 @bootstrap_option

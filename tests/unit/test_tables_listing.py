@@ -8,9 +8,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from lakestream import metrics
 from lakestream.cli import tables
+from lakestream.cli.main import cli
 from lakestream.cli.tables import AT_ONCE
 from lakestream.model.care import DONE, REQUESTS_MAX, NotePipeline, TellCare
 from lakestream.model.catalog import HoldTopic
@@ -51,6 +53,17 @@ async def test_one_table_is_described_partition_by_partition(world: CareWorld) -
     assert result.exit_code == 0 and "metadata location" in result.output and "partitions" in result.output
     missing = await world.command("describe", "nothing")
     assert missing.exit_code != 0 and str(missing.exception) == "there is no topic 'nothing'"
+
+
+async def test_options_of_the_group_count_for_its_commands_unless_they_have_their_own(world: CareWorld) -> None:
+    await world.broker.topic("orders")
+    for command in (["list"], ["describe", "orders"]):
+        told = json.loads((await world.command("--json", *command)).output)
+        assert [one["topic"] for one in told["tables"]] == ["orders"]
+    nobody = ("--http", "127.0.0.1:1", "--bootstrap", "127.0.0.1:1")
+    assert "orders" in (await world.command(*nobody, "list")).output
+    reached = await asyncio.to_thread(CliRunner().invoke, cli, ["tables", "--http", world.page, "list"])
+    assert "orders" in reached.output
 
 
 async def test_a_held_topic_says_why_and_is_released_by_command(world: CareWorld) -> None:
