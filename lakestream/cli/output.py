@@ -86,6 +86,14 @@ def size_text(size: int) -> str:
     return f"{amount:.1f} GB"
 
 
+def span_text(ms: int) -> str:
+    """A span of time as people say it: in the largest unit of which there are two."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if ms >= 2 * size:
+            return f"{ms // size:,} {unit}"
+    return f"{ms / 1000:.1f} s"
+
+
 def _text(cell: Cell) -> str:
     return "-" if cell is None else str(cell)
 

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from lakestream.cli.metadata import NoPage, find_page
 from lakestream.cli.options import Duration, bootstrap_option, json_option
-from lakestream.cli.output import Cell, print_json, print_table, say, size_text
+from lakestream.cli.output import Cell, print_json, print_table, say, size_text, span_text
 from lakestream.cli.pages import get_json, post_json
 from lakestream.errors import LakestreamError
 
@@ -84,7 +84,7 @@ def _list(bootstrap: str, page: str | None, as_json: bool) -> None:
         return
     if told["tables"]:
         print_table(
-            ("topic", "rows", "files", "waiting", "bytes waiting", "lag s", "target s", "last commit", "state"),
+            ("topic", "rows", "files", "waiting", "bytes waiting", "lag", "target", "last commit", "state"),
             [_row(one, told) for one in told["tables"]],
         )
     else:
@@ -93,16 +93,15 @@ def _list(bootstrap: str, page: str | None, as_json: bool) -> None:
 
 
 def _row(one: dict[str, Any], told: dict[str, Any]) -> tuple[Cell, ...]:
-    committed = one.get("committed_ms")
     return (
         one["topic"], one.get("rows"), one.get("files"), one["records_waiting"], one["bytes_waiting"],
-        _seconds(one["lag_ms"]), _seconds(one["freshness_ms"]),
-        None if committed is None else f"{_seconds(max(told['time_ms'] - committed, 0))} s ago", _state(one, told),
+        span_text(one["lag_ms"]), span_text(one["freshness_ms"]), _ago(one.get("committed_ms"), told),
+        _state(one, told),
     )  # fmt: skip
 
 
-def _seconds(ms: int) -> str:
-    return f"{ms / 1000:.1f}"
+def _ago(then_ms: int | None, told: dict[str, Any]) -> str | None:
+    return None if then_ms is None else f"{span_text(max(told['time_ms'] - then_ms, 0))} ago"
 
 
 def _state(one: dict[str, Any], told: dict[str, Any]) -> str:
@@ -140,11 +139,19 @@ def describe(topic: str, bootstrap: str, page: str | None, as_json: bool) -> Non
     [one] = told["tables"]
     about = {name: value for name, value in one.items() if name != "partitions"}
     about["state"] = _state(one, told)
-    print_table(("what", "value"), [(name.replace("_", " "), _cell(value)) for name, value in about.items()])
+    for name in ("freshness_ms", "lag_ms"):
+        about[name] = span_text(one[name])
+    for name in ("landed_ms", "committed_ms"):
+        about[name] = _ago(one.get(name), told)
+    print_table(("what", "value"), [(_words(name), _cell(value)) for name, value in about.items()])
     columns = ("partition", "start", "landed", "end", "waiting", "bytes_waiting")
     rows = [[part[column] for column in columns] for part in one["partitions"]]
     print_table([column.replace("_", " ") for column in columns], rows, title="partitions")
     _say_trouble(told["pipeline"])
+
+
+def _words(name: str) -> str:
+    return name.removesuffix("_ms").replace("_", " ")
 
 
 def _cell(value: object) -> Cell:
@@ -277,12 +284,15 @@ def _say_not_asked(left: "deque[str]") -> None:
 
 
 def _answer(one: dict[str, Any]) -> str:
-    figures = ", ".join(
-        f"{name.replace('_', ' ')} {size_text(value) if name.endswith('bytes') else f'{value:,}'}"
-        for name, value in one["figures"].items()
-    )
+    figures = ", ".join(_figure(name, value) for name, value in one["figures"].items())
     parts = [one["status"] if one["status"] != "done" or not one["text"] else "", one["text"], figures]
     return "; ".join(part for part in parts if part)
+
+
+def _figure(name: str, value: int) -> str:
+    if name.endswith("bytes"):
+        return f"{_words(name.removesuffix('bytes'))}{size_text(value)}"
+    return f"{_words(name)} {value:,}"
 
 
 def _await(page: str, one: dict[str, Any], as_json: bool, patience_s: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from lakestream.cli.assignment import (
     encode_subscription,
 )
 from lakestream.cli.groups import parse_time
-from lakestream.cli.output import size_text
+from lakestream.cli.output import size_text, span_text
 from lakestream.cli.producer import BATCH_BYTES, batches, murmur2
 from lakestream.cli.texts import BadLine, Line, format_json, format_text, parse_json, parse_text
 from lakestream.errors import Corrupt, LakestreamError
@@ -130,3 +130,10 @@ def test_times_are_iso_or_milliseconds() -> None:
 
 def test_sizes_are_said_as_people_say_them() -> None:
     assert [size_text(n) for n in (999, 1500, 2_500_000, 7_000_000_000)] == ["999 bytes", "1.5 KB", "2.5 MB", "7.0 GB"]
+
+
+def test_spans_of_time_are_said_in_a_unit_that_fits() -> None:
+    seconds = (0, 119.94, 120, 7199, 7200, 172_799, 172_800, 365 * 86_400)
+    assert [span_text(int(s * 1000)) for s in seconds] == [
+        "0.0 s", "119.9 s", "2 min", "119 min", "2 h", "47 h", "2 d", "365 d"
+    ]  # fmt: skip

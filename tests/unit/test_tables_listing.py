@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,9 @@ async def test_one_table_is_described_partition_by_partition(world: CareWorld) -
     await world.land(*streams)
     result = await world.command("describe", "orders")
     assert result.exit_code == 0 and "metadata location" in result.output and "partitions" in result.output
+    for name in ("landed", "committed"):
+        assert re.search(rf"^{name} +[0-9.]+ s ago$", result.output, re.MULTILINE)
+    assert re.search(r"^freshness +5\.0 s$", result.output, re.MULTILINE)
     missing = await world.command("describe", "nothing")
     assert missing.exit_code != 0 and str(missing.exception) == "there is no topic 'nothing'"
 
@@ -110,6 +114,11 @@ async def test_a_broker_without_tables_says_so(world: CareWorld, argv: list[str]
     assert str(result.exception) == (
         f"the broker at {host}:{port} has no tables: start it with tables on (lakestream serve --tables)"
     )
+
+
+def test_sizes_among_the_figures_of_care_are_told_once() -> None:
+    one = {"status": DONE, "text": "", "figures": {"files": 1200, "bytes": 0, "freed_bytes": 5000}}
+    assert tables._answer(one) == "done; files 1,200, 0 bytes, freed 5.0 KB"
 
 
 async def test_more_topics_than_requests_are_noted_are_taken_care_of_a_few_at_a_time(world: CareWorld) -> None:
