@@ -1,5 +1,6 @@
 """The command `lakestream`. Each subcommand lives in a module of its own that is imported only when it is used."""
 
+import errno
 import importlib
 import os
 import sys
@@ -21,6 +22,8 @@ COMMANDS: Final = {
     "metadata": ("lakestream.cli.metadata:metadata", "Show the cluster's state, follow its commands."),
     "config": ("lakestream.cli.config:config", "List every setting, its value and where it came from."),
 }
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a disk says that takes no more of what we print."""
 HIDDEN: Final = {"broker": "lakestream.cli.broker:broker"}
 
 
@@ -68,15 +71,30 @@ def main() -> None:
     from lakestream.settings import SettingsError
 
     try:
-        cli.main(prog_name="lakestream", standalone_mode=True)
+        try:
+            cli.main(prog_name="lakestream", standalone_mode=True)
+        finally:
+            # The interpreter flushes too, but says what goes wrong there in words of its own.
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except SettingsError as error:
         _fail(str(error), 2)
     except LakestreamError as error:
         _fail(str(error), 1)
     except BrokenPipeError:
-        # Whoever read our output has gone; keep the interpreter from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has gone.
+        _leave_output()
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        _leave_output()
+        _fail(f"cannot write the output: {error.strerror}", 1)
+
+
+def _leave_output() -> None:
+    """Keep the interpreter from complaining when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> None:

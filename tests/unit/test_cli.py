@@ -1,7 +1,6 @@
 """The command line as a person meets it: help, settings, errors that say what to do, exit codes."""
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -15,15 +14,15 @@ from lakestream.cli.config import markdown_table
 from lakestream.cli.main import COMMANDS, cli
 from lakestream.cli.output import print_table
 from lakestream.settings import table
+from tests.serving import clean_environment
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(*argv: str, cwd: Path, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    base = {name: value for name, value in os.environ.items() if not name.startswith("LAKESTREAM_")}
     return subprocess.run(
         [sys.executable, "-m", "lakestream.cli.main", *argv], cwd=cwd, input=stdin, capture_output=True, text=True,
-        env={**base, "PYTHONPATH": str(ROOT), **environ}, timeout=60,
+        env={**clean_environment(), **environ}, timeout=60,
     )  # fmt: skip
 
 
@@ -90,6 +89,17 @@ def test_a_wrong_setting_ends_with_code_2_and_one_line(tmp_path: Path) -> None:
     done = run("serve", "--kafka-port", "99999", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: --kafka-port: must be between 0 and 65535, not 99999\n"
+
+
+@pytest.mark.parametrize("argv", [["config"], ["config", "--json"], ["sql", "--http", "127.0.0.1:1", "select 1"]])
+def test_output_that_finds_no_room_is_one_line(tmp_path: Path, argv: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "lakestream.cli.main", *argv], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE,
+            text=True, env=clean_environment(), timeout=60,
+        )  # fmt: skip
+    told = "error: cannot write the output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
 
 
 @pytest.mark.parametrize(
