@@ -214,8 +214,17 @@ async def _start(client: Client, places: list[Place], where: str) -> dict[Place,
         number = int(where)
     except ValueError:
         raise LakestreamError(f"--offset takes N, -N, earliest, latest or @TIME, not {where!r}") from None
-    if number >= 0:
-        return dict.fromkeys(places, number)
-    earliest = await client.offsets(dict.fromkeys(places, EARLIEST))
     latest = await client.offsets(dict.fromkeys(places, LATEST))
+    if number >= 0:
+        _say_short({place: end for place, end in latest.items() if end < number}, number)
+        return {place: min(number, latest[place]) for place in places}
+    earliest = await client.offsets(dict.fromkeys(places, EARLIEST))
     return {place: max(earliest[place], latest[place] + number) for place in places}
+
+
+def _say_short(ends: dict[Place, int], number: int) -> None:
+    """Of partitions that end before the offset that was asked for; they are read from their end on."""
+    if ends:
+        (topic, partition), end = min(ends.items())
+        more = f" ({len(ends):,} partitions do)" if len(ends) > 1 else ""
+        say(f"{topic}-{partition} ends at {end}, before offset {number}{more}; there is nothing to read yet")

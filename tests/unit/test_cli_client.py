@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lakestream.cli import client as client_module
+from lakestream.cli import consume
 from lakestream.cli.client import Client, open_client
 from lakestream.cli.codes import KafkaError
 from lakestream.cli.connection import Unreachable
@@ -16,6 +17,11 @@ from lakestream.cli.membership import Membership
 from lakestream.errors import LakestreamError
 from lakestream.protocol.kafka import apis, wire
 from lakestream.protocol.kafka.errors import ErrorCode
+from lakestream.protocol.kafka.messages.fetch import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from lakestream.protocol.kafka.messages.groups import (
     Coordinator,
     DescribedGroup,
@@ -168,6 +174,20 @@ async def test_something_that_is_no_kafka_broker_is_an_error_that_says_so() -> N
     with pytest.raises(Unreachable, match="does not speak Kafka's protocol"):
         await Client(f"127.0.0.1:{server.sockets[0].getsockname()[1]}").start()
     server.close()
+
+
+async def test_who_starts_behind_the_end_is_told_so_and_gets_what_comes_next(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = [ListOffsetsPartitionResponse(partition_index=i, offset=3 + i) for i in range(3)]
+    answer = ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=parts)])
+    broker.answers["ListOffsets"] = lambda _: answer
+    places = [("t", 0), ("t", 1), ("t", 2)]
+    async with open_client(broker.address) as client:
+        assert await consume._start(client, places, "5") == {("t", 0): 3, ("t", 1): 4, ("t", 2): 5}
+        assert await consume._start(client, places, "2") == dict.fromkeys(places, 2)
+    told = "t-0 ends at 3, before offset 5 (2 partitions do); there is nothing to read yet\n"
+    assert capsys.readouterr() == ("", told)
 
 
 async def test_a_group_is_followed_while_its_coordinator_moves(broker: FakeBroker) -> None:
