@@ -1,6 +1,7 @@
-"""Chooses listening ports, and says which setting to change when one is taken."""
+"""Chooses listening ports, and says which setting to change when one is taken, or the address is not ours."""
 
 import contextlib
+import errno
 import socket
 import time
 
@@ -53,7 +54,10 @@ def _bind(flag: str, host: str, port: int) -> socket.socket:
             return sock
         except OSError as error:
             sock.close()
+            where = f"cannot listen on {address(host, port)}: {error.strerror}"
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                # The address is no one of this machine's, and no other port makes it so.
+                raise SettingsError(f"{where}; choose another with {flag.replace('port', 'host')}") from None
             if clock.monotonic() >= deadline:
-                where = f"cannot listen on {address(host, port)}: {error.strerror}"
                 raise SettingsError(f"{where}; choose another with {flag} (0: any free one)") from None
         time.sleep(0.05)

@@ -278,6 +278,14 @@ def test_a_taken_port_is_refused_with_the_flag_to_change() -> None:
             supervisor.for_each_broker(settings)
 
 
+@pytest.mark.parametrize("host", ["nohost.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_ours_is_refused_at_once_with_the_flag_to_change(host: str) -> None:
+    for setting in ("kafka", "http"):
+        settings = Settings(**{f"{setting}_host": host, "kafka_port": 0, "http_port": 0})  # type: ignore[arg-type]
+        with pytest.raises(SettingsError, match=rf"listen on {host}:0: .*; choose another with --{setting}-host"):
+            supervisor.for_each_broker(settings)
+
+
 def test_further_brokers_take_the_next_ports_and_advertise_what_was_asked_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         first = probe.getsockname()[1]
