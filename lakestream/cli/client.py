@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 
 from lakestream.cli.codes import COORDINATOR_MOVED, RETRIABLE, KafkaError, check
 from lakestream.cli.connection import Connection, Unreachable, connect
-from lakestream.errors import LakestreamError
 from lakestream.ports import split_address
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
@@ -26,6 +25,7 @@ from lakestream.protocol.kafka.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
 )
+from lakestream.settings import SettingsError
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 30.0
@@ -49,7 +49,7 @@ class Client:
         try:
             self._known: list[tuple[str, int]] = [split_address(part.strip(), 9092) for part in bootstrap.split(",")]
         except ValueError as error:
-            raise LakestreamError(f"--bootstrap: {error}") from None
+            raise SettingsError(f"--bootstrap: {error}") from None
         self._any: Connection | None = None
         self._coordinator: Connection | None = None
         self._nodes: dict[tuple[str, int], Connection] = {}

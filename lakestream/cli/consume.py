@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -38,10 +39,22 @@ class _Wish:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+def _is_start(_: click.Context, __: click.Parameter, where: str | None) -> str | None:
+    """A start that cannot be is the command's fault, and told before anybody is asked."""
+    if where is not None and where.startswith("@"):
+        parse_time(where[1:])
+    elif where not in (None, "earliest", "latest") and re.fullmatch(r"[-+]?\d+", where) is None:
+        raise click.BadParameter(f"expected N, -N, earliest, latest or @TIME, not {where!r}")
+    return where
+
+
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
 @click.option("--from-beginning", is_flag=True, help="Start with the oldest record; else with what comes next.")
-@click.option("--offset", "-o", metavar="WHERE", help="Start at: N, -N (from the end), earliest, latest, @TIME.")
+@click.option(
+    "--offset", "-o", metavar="WHERE", callback=_is_start,
+    help="Start at: N, -N (from the end), earliest, latest, @TIME.",
+)  # fmt: skip
 @click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these.")
 @click.option("--group", "-g", metavar="NAME", help="Share the partitions with this group, and commit offsets.")
 @click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
@@ -210,10 +223,7 @@ async def _start(client: Client, places: list[Place], where: str) -> dict[Place,
         found = await client.offsets(dict.fromkeys(places, parse_time(where[1:])))
         latest = await client.offsets(dict.fromkeys(places, LATEST))
         return {place: offset if offset >= 0 else latest[place] for place, offset in found.items()}
-    try:
-        number = int(where)
-    except ValueError:
-        raise LakestreamError(f"--offset takes N, -N, earliest, latest or @TIME, not {where!r}") from None
+    number = int(where)
     latest = await client.offsets(dict.fromkeys(places, LATEST))
     if number >= 0:
         _say_short({place: end for place, end in latest.items() if end < number}, number)

@@ -87,13 +87,29 @@ def describe(bootstrap: str, names: tuple[str, ...], as_json: bool) -> None:
         print_table(columns, [[row[column] for column in columns] for row in group["partitions"]], title)
 
 
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970 of a number or an ISO 8601 time (local, if it names no zone)."""
+    if text.isdigit():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time; write 2026-01-31T12:00:00 or milliseconds since 1970") from None
+
+
+def _is_time(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        parse_time(text)
+    return text
+
+
 @groups.command("reset-offsets")
 @click.argument("group")
 @click.option("--topic", "-t", "topics", multiple=True, metavar="TOPIC[:P,...]", help="Which; else all that it has.")
 @click.option("--to-earliest", is_flag=True, help="To the beginning.")
 @click.option("--to-latest", is_flag=True, help="To the end.")
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset, within what is there.")
-@click.option("--to-timestamp", metavar="WHEN", help="To the first record from then on: ISO 8601, or milliseconds.")
+@click.option("--to-timestamp", metavar="WHEN", callback=_is_time, help="To what came from then on: ISO 8601, or ms.")
 @click.option("--shift-by", type=int, metavar="N", help="From the committed offset, forwards or (negative) back.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--execute", is_flag=True, hidden=True, expose_value=False, help="As Kafka's tool wants it.")
@@ -228,7 +244,7 @@ async def _places(client: Client, topics: Iterable[str]) -> list[Place]:
         try:
             wanted = [int(number) for number in chosen.split(",")] if chosen else there
         except ValueError:
-            raise LakestreamError(f"--topic takes TOPIC or TOPIC:0,2, not {text!r}") from None
+            raise click.UsageError(f"--topic takes TOPIC or TOPIC:0,2, not {text!r}") from None
         missing = sorted(set(wanted) - set(there))
         if missing:
             raise LakestreamError(f"topic {topic!r} has no partition {missing[0]}")
@@ -252,13 +268,3 @@ async def _targets(
         wanted = {place: offset if offset >= 0 else latest[place] for place, offset in found.items()}
     assert wanted is not None, how
     return {place: min(max(wanted[place], earliest[place]), latest[place]) for place in places}
-
-
-def parse_time(text: str) -> int:
-    """Milliseconds since 1970 of a number or an ISO 8601 time (local, if it names no zone)."""
-    if text.isdigit():
-        return int(text)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise LakestreamError(f"{text!r} is no time; write 2026-01-31T12:00:00 or milliseconds since 1970") from None

@@ -15,6 +15,7 @@ from lakestream.cli.options import bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table
 from lakestream.errors import LakestreamError
 from lakestream.ports import split_address
+from lakestream.settings import SettingsError
 
 ANSWER_S = 30.0
 
@@ -90,11 +91,7 @@ def read_page(page: str, path: str) -> bytes:
 
 @contextmanager
 def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.HTTPResponse]:
-    try:
-        host, port = split_address(page.removeprefix("http://").rstrip("/"), 8181)
-    except ValueError as error:
-        raise LakestreamError(f"--http: {error}") from None
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    connection = connect_page(page, timeout_s)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -105,6 +102,15 @@ def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.
         raise LakestreamError(f"cannot read http://{page}{path}: {error}; is that a broker's HTTP port?") from None
     finally:
         connection.close()
+
+
+def connect_page(page: str, timeout_s: float | None) -> http.client.HTTPConnection:
+    """Not connected yet: that happens with the first request."""
+    try:
+        host, port = split_address(page.removeprefix("http://").rstrip("/"), 8181)
+    except ValueError as error:
+        raise SettingsError(f"--http: {error}") from None
+    return http.client.HTTPConnection(host, port, timeout=timeout_s)
 
 
 def refusal(url: str, status: int, body: bytes) -> LakestreamError:

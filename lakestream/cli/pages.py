@@ -4,9 +4,8 @@ import http.client
 import json
 from typing import Any
 
-from lakestream.cli.metadata import ANSWER_S, read_page, refusal
+from lakestream.cli.metadata import ANSWER_S, connect_page, read_page, refusal
 from lakestream.errors import LakestreamError
-from lakestream.ports import split_address
 
 
 def get_json(page: str, path: str) -> Any:
@@ -15,11 +14,7 @@ def get_json(page: str, path: str) -> Any:
 
 def post_json(page: str, path: str, body: object) -> Any:
     """The answer, if the broker took it."""
-    try:
-        host, port = split_address(page.removeprefix("http://").rstrip("/"), 8181)
-    except ValueError as error:
-        raise LakestreamError(f"--http: {error}") from None
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    connection = connect_page(page, ANSWER_S)
     try:
         connection.request("POST", path, json.dumps(body).encode(), {"content-type": "application/json"})
         answer = connection.getresponse()

@@ -114,9 +114,15 @@ def test_without_a_broker_the_error_says_what_to_do(tmp_path: Path, command: str
     assert "--bootstrap" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", ["tables list", "tables optimize t", "metadata show"])
+def test_an_http_address_that_is_none_is_a_wrong_command(tmp_path: Path, command: str) -> None:
+    done = run(*command.split(), "--http", "127.0.0.1:abc", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: --http: expected HOST:PORT, not '127.0.0.1:abc'\n")
+
+
 def test_the_bootstrap_address_may_come_from_the_environment(tmp_path: Path) -> None:
     done = run("brokers", cwd=tmp_path, LAKESTREAM_BOOTSTRAP="nowhere:x")
-    assert done.returncode == 1 and "expected HOST:PORT, not 'nowhere:x'" in done.stderr
+    assert done.returncode == 2 and "expected HOST:PORT, not 'nowhere:x'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -128,6 +134,9 @@ def test_the_bootstrap_address_may_come_from_the_environment(tmp_path: Path) -> 
         (["groups", "reset-offsets", "g", "--to-earliest", "--to-latest"], "exactly one of --to-earliest"),
         (["consume", "t", "--from-beginning", "--offset", "3"], "contradict"),
         (["consume", "t", "--group", "g", "--partition", "0"], "shared out"),
+        (["consume", "t", "-o", "abc"], "expected N, -N, earliest, latest or @TIME, not 'abc'"),
+        (["consume", "t", "-o", "@garbage"], "'garbage' is no time"),
+        (["groups", "reset-offsets", "g", "--to-timestamp", "yesterday"], "'yesterday' is no time"),
         (["consume"], "Missing argument"),
     ],
 )

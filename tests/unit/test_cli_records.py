@@ -2,6 +2,7 @@
 
 import contextlib
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from lakestream.cli.groups import parse_time
 from lakestream.cli.output import size_text, span_text
 from lakestream.cli.producer import BATCH_BYTES, batches, murmur2
 from lakestream.cli.texts import BadLine, Line, format_json, format_text, parse_json, parse_text
-from lakestream.errors import Corrupt, LakestreamError
+from lakestream.errors import Corrupt
 
 maybe_bytes = st.none() | st.binary(max_size=20)
 lines = st.builds(
@@ -124,7 +125,7 @@ def test_range_gives_neighbours_and_the_first_members_get_one_more() -> None:
 def test_times_are_iso_or_milliseconds() -> None:
     assert parse_time("1700000000000") == 1_700_000_000_000
     assert parse_time("2023-11-14T22:13:20+00:00") == 1_700_000_000_000
-    with pytest.raises(LakestreamError, match="is no time"):
+    with pytest.raises(click.BadParameter, match="is no time"):
         parse_time("yesterday")
 
 
