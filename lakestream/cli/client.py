@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from lakestream.cli.codes import COORDINATOR_MOVED, RETRIABLE, KafkaError, check
-from lakestream.cli.connection import Connection, Unreachable, connect
+from lakestream.cli.connection import Connection, NoKafka, Unreachable, connect
 from lakestream.ports import split_address
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
@@ -162,15 +162,18 @@ class Client:
         return configs
 
     async def _reach(self) -> Connection:
-        failures: list[str] = []
+        failures: list[Unreachable] = []
         for host, port in list(self._known):
             try:
                 return await self.node(host, port)
             except Unreachable as error:
-                failures.append(str(error))
+                failures.append(error)
+        for failure in failures:
+            if isinstance(failure, NoKafka):
+                raise NoKafka(f"{failure}: --bootstrap takes a broker's Kafka port, not its HTTP port")
         raise Unreachable(
             f"cannot reach a broker at {self.bootstrap}: is `lakestream serve` running? "
-            f"Another address goes in --bootstrap. ({'; '.join(failures)})"
+            f"Another address goes in --bootstrap. ({'; '.join(map(str, failures))})"
         )
 
     def _learn(self, brokers: Iterable[MetadataResponseBroker]) -> None:

@@ -24,6 +24,10 @@ class Unreachable(LakestreamError):
     """No connection, or it broke before the answer came."""
 
 
+class NoKafka(Unreachable):
+    """Something answered, but not in Kafka's protocol."""
+
+
 class Connection:
     """Made by `connect`. A call that fails with Unreachable may or may not have taken effect."""
 
@@ -85,12 +89,12 @@ class Connection:
         return codec.decode(api.response, version, flexible, body, start)
 
     async def _read_answers(self) -> None:
-        reason = "closed the connection"
+        failure = Unreachable(f"the broker at {self.name} closed the connection")
         try:
             while True:
                 (size,) = struct.unpack(">i", await self._reader.readexactly(4))
                 if not 4 <= size <= ANSWER_MAX_BYTES:
-                    reason = "does not speak Kafka's protocol"
+                    failure = NoKafka(f"{self.name} does not speak Kafka's protocol")
                     return
                 body = await self._reader.readexactly(size)
                 answered = self._waiting.pop(struct.unpack_from(">i", body)[0], None)
@@ -102,7 +106,7 @@ class Connection:
             self._writer.close()
             for answered in self._waiting.values():
                 if not answered.done():
-                    answered.set_exception(Unreachable(f"the broker at {self.name} {reason}"))
+                    answered.set_exception(failure)
 
 
 async def connect(host: str, port: int, timeout_s: float) -> Connection:

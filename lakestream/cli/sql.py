@@ -1,13 +1,16 @@
 """`lakestream sql`: a query over topics, table plus tail, answered at once by DuckDB."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from lakestream.cli.metadata import find_page
+from lakestream.cli.metadata import connect_page, find_page, read_page
 from lakestream.cli.options import bootstrap_option
 from lakestream.cli.output import print_table, say
+from lakestream.errors import Retry
 
 FORMATS = ("table", "csv", "json", "jsonl", "arrow")
 EXPLAINED = ["explain_key", "explain_value"]
@@ -42,7 +45,8 @@ def sql(
 
     text = _query(query, file)
     sink = sys.stdout.buffer
-    with answered(page.removeprefix("http://").rstrip("/") if page else find_page(bootstrap), text, memory) as answer:
+    broker = page.removeprefix("http://").rstrip("/") if page else find_page(bootstrap)
+    with _a_broker_is_at(broker), answered(broker, text, memory) as answer:
         if kind == "arrow":
             write_arrow(answer, sink)
         elif kind == "csv":
@@ -58,6 +62,17 @@ def sql(
         else:
             write_json(answer, sink, lines=kind == "jsonl")
     sink.flush()
+
+
+@contextmanager
+def _a_broker_is_at(place: str) -> Iterator[None]:
+    """If nothing is to be had from it, look whether it is a broker at all: that explains more."""
+    connect_page(place, None)
+    try:
+        yield
+    except Retry:
+        read_page(place, "/healthz")
+        raise
 
 
 def _query(query: str | None, file: Path | None) -> str:

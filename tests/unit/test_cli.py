@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,23 @@ def test_without_a_broker_the_error_says_what_to_do(tmp_path: Path, command: str
     assert "--bootstrap" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["tables list", "tables optimize t", "metadata show"])
+def test_a_query_to_a_port_that_speaks_no_http_asks_whether_it_is_the_right_one(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        place = f"127.0.0.1:{other.getsockname()[1]}"
+
+        def hang_up() -> None:
+            for _ in range(2):
+                connection, _ = other.accept()
+                connection.recv(1)
+                connection.close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        done = run("sql", "--http", place, "select * from orders", cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith(f"error: cannot read http://{place}/healthz: ")
+    assert done.stderr.endswith("; is that a broker's HTTP port?\n")
+
+
+@pytest.mark.parametrize("command", ["tables list", "tables optimize t", "metadata show", "sql select"])
 def test_an_http_address_that_is_none_is_a_wrong_command(tmp_path: Path, command: str) -> None:
     done = run(*command.split(), "--http", "127.0.0.1:abc", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "error: --http: expected HOST:PORT, not '127.0.0.1:abc'\n")

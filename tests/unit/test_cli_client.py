@@ -171,8 +171,10 @@ async def test_something_that_is_no_kafka_broker_is_an_error_that_says_so() -> N
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    with pytest.raises(Unreachable, match="does not speak Kafka's protocol"):
-        await Client(f"127.0.0.1:{server.sockets[0].getsockname()[1]}").start()
+    place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    told = f"^{place} does not speak Kafka's protocol: --bootstrap takes a broker's Kafka port, not its HTTP port$"
+    with pytest.raises(Unreachable, match=told):
+        await Client(place).start()
     server.close()
 
 
