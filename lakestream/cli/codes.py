@@ -32,13 +32,16 @@ _ADVICE: Final[dict[int, str]] = {
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "a live member of the group subscribes to this topic; stop it first",
 }
 
+_OURS_SAYS_MORE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Codes whose message from a broker says nothing beyond the code; for others it is the better one."""
+
 
 class KafkaError(LakestreamError):
     """A broker answered with an error code."""
 
     def __init__(self, code: int, doing: str, message: str | None = None) -> None:
         name = ErrorCode(code).name if code in list(ErrorCode) else f"error code {code}"
-        details = message or _ADVICE.get(code, "")
+        details = _ADVICE.get(code, "") if code in _OURS_SAYS_MORE or not message else message
         super().__init__(f"{doing}: {name}" + (f" ({details})" if details else ""))
         self.code = code
 

@@ -211,6 +211,12 @@ async def test_an_error_that_will_not_go_away_is_said_at_once(broker: FakeBroker
             await client.partitions("t")
 
 
+def test_an_unknown_topic_leads_to_the_list_of_topics_whatever_the_broker_says() -> None:
+    unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "deleting topic 't'", "this server does not host it")
+    assert "see `lakestream topics list`" in str(unknown) and "this server" not in str(unknown)
+    assert "as the broker says" in str(KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "t", "as the broker says"))
+
+
 async def test_a_member_takes_its_id_leads_shares_out_and_leaves(broker: FakeBroker) -> None:
     requests: dict[str, list[Any]] = {"JoinGroup": [], "SyncGroup": [], "LeaveGroup": []}
 
