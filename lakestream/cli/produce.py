@@ -13,7 +13,7 @@ import click
 from lakestream.cli.client import open_client
 from lakestream.cli.options import bootstrap_option, pairs
 from lakestream.cli.output import Progress, say
-from lakestream.cli.texts import BadLine, Line, parse_json, parse_text
+from lakestream.cli.texts import BadLine, Line, parse_json, parse_text, size_of
 from lakestream.errors import LakestreamError
 
 READ_BYTES = 1 << 20
@@ -70,7 +70,8 @@ def produce(
                 except BadLine as error:
                     await producer.send(lines)
                     raise BadLine(f"line {number}: {error}; those before it are written") from None
-                progress.add(len(lines), await producer.send(lines))
+                await producer.send(lines)
+                progress.add(len(lines), sum(map(size_of, lines)))
         progress.done("produced")
 
     asyncio.run(run())

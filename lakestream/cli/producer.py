@@ -5,7 +5,7 @@ from typing import Final
 
 from lakestream.cli.client import Client, persist
 from lakestream.cli.codes import KafkaError, check
-from lakestream.cli.texts import Line
+from lakestream.cli.texts import Line, size_of
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.model.records import Record, encode_batch
@@ -18,7 +18,7 @@ from lakestream.protocol.kafka.messages.produce import (
 
 BATCH_BYTES: Final = 512 << 10
 """Below every sensible max.message.bytes, also with the records' own overhead."""
-RECORD_OVERHEAD: Final = 32
+RECORD_OVERHEAD, HEADER_OVERHEAD = 32, 4
 TIMEOUT_MS: Final = 30_000
 ALL_REPLICAS: Final = -1
 SEQUENCES: Final = 1 << 31
@@ -49,26 +49,23 @@ class Producer:
         producer._producer = await persist(attempt)
         return producer
 
-    async def send(self, lines: Sequence[Line]) -> int:
-        """Write the lines durably; the number of bytes."""
+    async def send(self, lines: Sequence[Line]) -> None:
+        """Write the lines durably."""
         by_partition: dict[int, list[Line]] = {}
         self._turn += 1
         for line in lines:
             by_partition.setdefault(self._partition(line), []).append(line)
         queues = {partition: batches(own) for partition, own in by_partition.items()}
-        size = 0
         while queues:
             round_of = {partition: next(queue, None) for partition, queue in queues.items()}
             queues = {partition: queues[partition] for partition, own in round_of.items() if own is not None}
-            size += await self._write({partition: own for partition, own in round_of.items() if own is not None})
-        return size
+            await self._write({partition: own for partition, own in round_of.items() if own is not None})
 
-    async def _write(self, lines: dict[int, list[Line]]) -> int:
+    async def _write(self, lines: dict[int, list[Line]]) -> None:
         """One request with a batch for each partition; those that may be tried again are, until they are there."""
         if not lines:
-            return 0
+            return
         pending = {partition: self._encode(partition, own) for partition, own in lines.items()}
-        size = sum(map(len, pending.values()))
 
         async def attempt() -> None:
             data = [PartitionProduceData(index=partition, records=batch) for partition, batch in pending.items()]
@@ -87,7 +84,6 @@ class Producer:
         await persist(attempt)
         for partition, own in lines.items():
             self._sequences[partition] = (self._sequences[partition] + len(own)) % SEQUENCES
-        return size
 
     def _encode(self, partition: int, lines: Sequence[Line]) -> bytes:
         now = self._clock.wall_ms()
@@ -126,8 +122,7 @@ def batches(lines: Sequence[Line]) -> Iterator[list[Line]]:
     batch: list[Line] = []
     size = 0
     for line in lines:
-        own = len(line.key or b"") + len(line.value or b"") + RECORD_OVERHEAD
-        own += sum(len(name) + len(value or b"") + 4 for name, value in line.headers)
+        own = size_of(line) + RECORD_OVERHEAD + HEADER_OVERHEAD * len(line.headers)
         if batch and size + own > BATCH_BYTES:
             yield batch
             batch, size = [], 0

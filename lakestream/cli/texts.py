@@ -30,6 +30,12 @@ class Line:
     timestamp: int | None = None
 
 
+def size_of(line: Line) -> int:
+    """Bytes that its user gave it: key, value and headers."""
+    headers = sum(len(name) + len(value or b"") for name, value in line.headers)
+    return len(line.key or b"") + len(line.value or b"") + headers
+
+
 def parse_text(line: bytes, key_separator: str | None) -> Line:
     if key_separator is None:
         return Line(key=None, value=line)

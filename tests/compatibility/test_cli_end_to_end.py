@@ -37,13 +37,13 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def run(bootstrap: str, tmp_path: Path) -> Run:
-    def command(*argv: str, stdin: str = "", code: int = 0) -> str:
+    def command(*argv: str, stdin: str = "", code: int = 0, remarks: bool = False) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "lakestream.cli.main", *argv], cwd=tmp_path, input=stdin, capture_output=True,
             text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT), "LAKESTREAM_BOOTSTRAP": bootstrap},
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout if code == 0 else done.stderr
+        return done.stdout if code == 0 and not remarks else done.stderr
 
     return command
 
@@ -86,12 +86,14 @@ def test_what_goes_in_comes_out_with_keys_and_headers(run: Run, codec: str) -> N
 
 def test_consuming_can_start_and_stop_anywhere(run: Run) -> None:
     run("topics", "create", "places")
-    run("produce", "places", stdin="".join(f"{i}\n" for i in range(10)))
+    told = run("produce", "places", stdin="".join(f"{i}\n" for i in range(10)), remarks=True)
+    assert told.startswith("produced 10 records (10 bytes) to places in ")
     assert run("consume", "places", "-o", "7", "-e") == "7\n8\n9\n"
     assert run("consume", "places", "-o", "-2", "-e") == "8\n9\n"
     assert run("consume", "places", "--from-beginning", "-n", "2") == "0\n1\n"
     assert run("consume", "places", "-o", "@0", "-n", "1") == "0\n"
     assert run("consume", "places", "-e") == ""
+    assert run("consume", "places", "-o", "11", "-e", remarks=True).startswith("places-0 ends at 10, before offset 11")
     assert "has no partition 5" in run("consume", "places", "-p", "5", code=1)
 
 

@@ -20,7 +20,7 @@ from lakestream.cli.assignment import (
 from lakestream.cli.groups import parse_time
 from lakestream.cli.output import size_text, span_text
 from lakestream.cli.producer import BATCH_BYTES, batches, murmur2
-from lakestream.cli.texts import BadLine, Line, format_json, format_text, parse_json, parse_text
+from lakestream.cli.texts import BadLine, Line, format_json, format_text, parse_json, parse_text, size_of
 from lakestream.errors import Corrupt
 
 maybe_bytes = st.none() | st.binary(max_size=20)
@@ -71,6 +71,11 @@ def test_text_output_shows_what_was_asked_for() -> None:
 @given(st.binary(max_size=40))
 def test_keys_go_where_other_clients_put_them(key: bytes) -> None:
     assert murmur2(key) & 0x7FFFFFFF == their_murmur2(key) & 0x7FFFFFFF
+
+
+def test_the_size_of_a_record_is_what_its_user_gave_it() -> None:
+    assert size_of(Line(key=b"k", value=b"value", headers=(("h", b"xy"), ("i", None)))) == 1 + 5 + 3 + 1
+    assert size_of(Line(key=None, value=None)) == 0
 
 
 def test_no_batch_grows_too_large_and_order_is_kept() -> None:
