@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 
 import click
@@ -18,6 +19,8 @@ from lakestream.errors import LakestreamError
 
 READ_BYTES = 1 << 20
 CHUNKS_WAITING = 4
+INTERRUPTED_S = 5.0
+"""How long records that are under way may take after Ctrl-C."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -52,7 +55,8 @@ def produce(
             parsed = replace(parsed, headers=parsed.headers + extra)
         return parsed if partition is None else replace(parsed, partition=partition)
 
-    async def run() -> None:
+    async def run() -> bool:
+        """Whether it came to the end of the input."""
         # These two take a second to import: only those who need them should wait for them.
         from lakestream.cli.producer import Producer
         from lakestream.clock import SystemClock
@@ -61,7 +65,8 @@ def produce(
         number = 0
         async with open_client(bootstrap) as client:
             producer = await Producer.open(client, SystemClock(), topic, CODECS.index(compression))
-            async for raw in standard_input():
+            stop = _on_interrupt()
+            async for raw in standard_input(stop):
                 lines: list[Line] = []
                 try:
                     for line in raw:
@@ -70,15 +75,45 @@ def produce(
                 except BadLine as error:
                     await producer.send(lines)
                     raise BadLine(f"line {number}: {error}; those before it are written") from None
-                await producer.send(lines)
+                if not await _ended_in_time(producer.send(lines), stop):
+                    say(f"the last {len(lines):,} may or may not have been written")
+                    break
                 progress.add(len(lines), sum(map(size_of, lines)))
-        progress.done("produced")
+        progress.done("interrupted; produced" if stop.is_set() else "produced")
+        return not stop.is_set()
 
-    asyncio.run(run())
+    if not asyncio.run(run()):
+        sys.exit(1)
 
 
-async def standard_input() -> AsyncIterator[list[bytes]]:
-    """Lines as they come: one that was typed at once, those of a file many at a time."""
+def _on_interrupt() -> asyncio.Event:
+    """Set by Ctrl-C, once; the second one ends us as it ends anybody."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def interrupt() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        stop.set()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    return stop
+
+
+async def _ended_in_time(work: Awaitable[None], stop: asyncio.Event) -> bool:
+    """Do the work, for as long as it takes; after an interrupt only for a moment more."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(tasks[:1], timeout=INTERRUPTED_S)
+    done = tasks[0].done()
+    for task in tasks:
+        task.cancel()
+    if done:
+        await tasks[0]
+    return done
+
+
+async def standard_input(stop: asyncio.Event) -> AsyncIterator[list[bytes]]:
+    """Lines as they come: one that was typed at once, those of a file many at a time. None after `stop`."""
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(CHUNKS_WAITING)
     loop = asyncio.get_running_loop()
@@ -97,13 +132,16 @@ async def standard_input() -> AsyncIterator[list[bytes]]:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 
     threading.Thread(target=read, name="standard input", daemon=True).start()
+    stopping = asyncio.create_task(stop.wait())
+    stopping.add_done_callback(lambda _: chunks.put_nowait(b""))
     rest = b""
-    while chunk := await chunks.get():
+    while (chunk := await chunks.get()) and not stop.is_set():
         if isinstance(chunk, OSError):
             raise LakestreamError(f"standard input cannot be read: {chunk.strerror}")
         room.release()
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
-    if rest:
+    stopping.cancel()
+    if rest and not stop.is_set():
         yield [rest]

@@ -97,6 +97,22 @@ def test_consuming_can_start_and_stop_anywhere(run: Run) -> None:
     assert "has no partition 5" in run("consume", "places", "-p", "5", code=1)
 
 
+def test_an_interrupted_producer_says_what_it_has_written(run: Run, bootstrap: str, tmp_path: Path) -> None:
+    run("topics", "create", "cut")
+    argv = [sys.executable, "-m", "lakestream.cli.main", "produce", "cut", "--bootstrap", bootstrap]
+    with subprocess.Popen(
+        argv, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(b"one\ntwo\npart")
+        process.stdin.flush()
+        assert run("consume", "cut", "--from-beginning", "-n", "2") == "one\ntwo\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 1
+        assert process.stderr.read().decode().startswith("interrupted; produced 2 records (6 bytes) to cut in ")
+    assert run("consume", "cut", "--from-beginning", "-e") == "one\ntwo\n"
+
+
 def test_a_group_goes_on_where_it_was_until_its_offsets_are_reset(run: Run) -> None:
     run("topics", "create", "work", "--partitions", "2")
     run("produce", "work", "-k", ":", stdin="".join(f"k{i}:{i}\n" for i in range(20)))

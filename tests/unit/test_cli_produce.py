@@ -42,7 +42,7 @@ def readers() -> list[threading.Thread]:
 
 async def taken(count: int) -> list[list[bytes]]:
     found: list[list[bytes]] = []
-    async for lines in standard_input():
+    async for lines in standard_input(asyncio.Event()):
         found.append(lines)
         if len(found) == count:
             break
@@ -69,3 +69,22 @@ def test_input_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(LakestreamError, match="standard input cannot be read: Is a directory"):
         asyncio.run(taken(1))
     os.close(folder)
+
+
+async def test_after_an_interrupt_no_line_is_taken_not_even_the_part_of_one(writing: int) -> None:
+    stop = asyncio.Event()
+    os.write(writing, b"one\npart")
+    found = []
+    async for lines in standard_input(stop):
+        found.append(lines)
+        stop.set()
+    assert found == [[b"one"]]
+
+
+async def test_what_is_under_way_at_an_interrupt_gets_a_moment_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "INTERRUPTED_S", 0.05)
+    stop = asyncio.Event()
+    assert await produce._ended_in_time(asyncio.sleep(0.01), stop)
+    stop.set()
+    assert await produce._ended_in_time(asyncio.sleep(0.01), stop)
+    assert not await produce._ended_in_time(asyncio.sleep(60), stop)
