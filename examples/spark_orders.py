@@ -5,9 +5,12 @@
 """
 
 import argparse
+import http.client as http_client
 import json
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 from random import Random
 
@@ -25,6 +28,8 @@ def main() -> None:
     parser.add_argument("--topic", default="example-orders")
     parser.add_argument("--out", type=Path, default=Path("example-out"), help="where the stream writes")
     asked = parser.parse_args()
+
+    check_broker(asked.http)
 
     # Any Kafka client would do; the command line is one that is always there.
     produce(asked.bootstrap, asked.topic, 1000)
@@ -73,10 +78,23 @@ def follow(spark, http: str, topic: str, out: Path) -> int:
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
+def check_broker(http: str) -> None:
+    """Spark's own account of a broker that is not there is long."""
+    try:
+        urllib.request.urlopen(f"http://{http}/tables", timeout=10).close()
+    except urllib.error.HTTPError:
+        sys.exit(f"the broker at {http} has no tables: start it with `lakestream serve --tables`")
+    except (OSError, http_client.HTTPException) as error:
+        sys.exit(f"no broker answers at http://{http} ({error}): start `lakestream serve`, or name one with --http")
+
+
 def lakestream(*arguments: str, lines: str = "") -> str:
     """The command line of the same name."""
     command = [sys.executable, "-m", "lakestream.cli.main", *arguments]
-    return subprocess.run(command, input=lines, stdout=subprocess.PIPE, text=True, check=True).stdout
+    done = subprocess.run(command, input=lines, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)  # It has said why.
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -6,9 +6,12 @@ These see what has landed: records a few seconds old. `lakestream sql` and the S
 """
 
 import argparse
+import sys
 
 import duckdb
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NoSuchTableError, RESTError
+from pyiceberg.table import Table
 
 
 def main() -> None:
@@ -17,8 +20,7 @@ def main() -> None:
     parser.add_argument("--topic", default="example-orders")
     asked = parser.parse_args()
 
-    catalog = RestCatalog("lake", uri=f"http://{asked.http}/iceberg")
-    table = catalog.load_table(("streams", asked.topic))
+    table = load(asked.http, asked.topic)
     print(f"{table.name()}: {len(table.snapshots())} snapshots, the current one is {table.current_snapshot()}")
 
     # Only these columns are read, and only row groups in which the filter can be true.
@@ -27,6 +29,18 @@ def main() -> None:
 
     query = "select decode(value)::json->>'$.city' as city, count(*) as orders from rows group by all order by all"
     print(duckdb.sql(query))
+
+
+def load(http: str, topic: str) -> Table:
+    try:
+        return RestCatalog("lake", uri=f"http://{http}/iceberg").load_table(("streams", topic))
+    except NoSuchTableError:
+        sys.exit(
+            f"there is no table of a topic {topic!r}: `lakestream tables` lists all, examples/spark_orders.py makes "
+            "one, and the first records take some seconds to land"
+        )
+    except (OSError, RESTError):
+        sys.exit(f"no catalog answers at http://{http}/iceberg: start `lakestream serve`, or name a broker with --http")
 
 
 if __name__ == "__main__":

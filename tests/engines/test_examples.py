@@ -10,16 +10,30 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.lake_live import await_landed
-from tests.serving import ROOT, Cluster, serving
+from tests.serving import ROOT, Cluster, clean_environment, serving
 
 RUN_S = 180.0
 
 
 def run(program: str, cluster: Cluster, *arguments: str) -> str:
-    command = [sys.executable, str(ROOT / "examples" / program), "--http", cluster.http[0], *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, cwd=cluster.folder, check=False)
+    done = called(program, cluster.folder, "--http", cluster.http[0], *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def called(program: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(ROOT / "examples" / program), *arguments]
+    environment = clean_environment()
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=RUN_S, cwd=folder, env=environment, check=False
+    )
+
+
+@pytest.mark.parametrize("program", ["spark_orders.py", "table_readers.py"])
+def test_without_a_broker_an_example_says_in_a_line_what_to_do(tmp_path: Path, program: str) -> None:
+    done = called(program, tmp_path, "--http", "127.0.0.1:1")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "start `lakestream serve`" in done.stderr
 
 
 def test_a_newcomer_runs_the_examples(tmp_path: Path) -> None:
@@ -32,3 +46,8 @@ def test_a_newcomer_runs_the_examples(tmp_path: Path) -> None:
         await_landed(cluster, "example-orders", 1200)
         told = run("table_readers.py", cluster)
         assert "1000 rows" in told and "Oslo" in told
+        unknown = called("table_readers.py", tmp_path, "--http", cluster.http[0], "--topic", "nothing")
+        assert unknown.returncode == 1 and unknown.stderr.startswith("there is no table of a topic 'nothing'")
+        away = called("spark_orders.py", tmp_path, "--http", cluster.http[0], "--bootstrap", "127.0.0.1:1")
+        assert away.returncode == 1 and away.stderr.startswith("error: cannot reach a broker at 127.0.0.1:1")
+        assert "Traceback" not in away.stderr
