@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 30.0
 """A store that is started together with us comes within this time."""
+ANSWER_S: Final = 5.0
 PAUSE_S: Final = 1.0
 TO_SET: Final = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, and AWS_ENDPOINT_URL if the store is not Amazon's",
@@ -34,16 +35,18 @@ async def open_object_store(url: str, *, linger_ms: int, patience_s: float = PAT
     said = False
     try:
         store = ObjectStoreWal(url, linger_ms=linger_ms)
+        # A store that keeps silent would be tried for more than a minute before anybody heard of it.
+        tried = ObjectStoreWal(url, request_timeout_s=ANSWER_S, attempts=2)
     except BaseError as error:
         raise Unusable(advice(url, error)) from error
     while True:
         try:
-            await store.probe()
+            await tried.probe()
             return store
         except (Retry, Unknown, Missing) as error:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             if loop.time() >= deadline or _is_refusal(cause):
-                await store.close()
+                await tried.close()
                 raise Unusable(advice(url, cause)) from error
             if not said:
                 log.warning("waiting up to %.0f s for the store: %s", patience_s, advice(url, cause))
