@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PRODUCE = 0
+ROUND_MS = 15_000
+"""What a round of the collector may take itself: it lists a bucket, and deletes."""
 SWITCH_S = 0.001
 """A write that is done should not wait 5 ms, Python's default, until a busy event loop lets its thread go on."""
 
@@ -256,7 +258,7 @@ def build_http(core: Core, kafka: Kafka, metrics: Metrics, ready: Callable[[], s
 
 def collected_after_ms(settings: Settings) -> int:
     """When a WAL object that nobody needs is certainly gone: two rounds of the collector after its grace."""
-    return settings.collector_grace_ms + 2 * settings.collector_interval_ms
+    return settings.collector_grace_ms + 2 * (settings.collector_interval_ms + ROUND_MS)
 
 
 async def follow(command_log: CommandLog, after: int) -> AsyncIterator[Json]:
