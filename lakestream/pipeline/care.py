@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lakestream.data.tables.expiry import to_expire
-from lakestream.data.tables.reach import reachable
+from lakestream.data.tables.reach import reachable_from
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.summaries import RECENT_MAX, is_ours
 from lakestream.data.tables.table_metadata import TableMetadata
@@ -306,7 +306,7 @@ class Caretaker:
     async def _judge_orphans(self, topic_id: bytes, listed: Listed, before_ms: int) -> Orphans:
         over = over_by(listed, self._replica.state)
         store, location = self._lander.store, await self._lander.location_of(topic_id)
-        known = await self._lander.off(lambda: reachable(store, location, TableMetadata.parse(store.get(location))))
+        known = await self._lander.off(reachable_from, store, location)
         # Who writes metadata files in another catalog, and by which names, is not ours to know.
         newest = "" if self._lander.is_outside(topic_id) else location
         spared = {canonical(uri) for _, uris in self._lander.obsolete for uri in uris}

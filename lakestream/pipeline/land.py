@@ -20,6 +20,7 @@ from lakestream.data.tables.iceberg import Commit, Committer
 from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.past import unaccounted
 from lakestream.data.tables.progress import Range, pack_digests
+from lakestream.data.tables.reach import reachable_from
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.summaries import DIGESTS_KEY, accounted_after
 from lakestream.data.tables.table_metadata import Table
@@ -39,7 +40,7 @@ from lakestream.pipeline.leftovers import SWEEP, Leftovers
 from lakestream.pipeline.outside import Outside
 from lakestream.pipeline.planner import TopicWork, waits, wanted_from
 from lakestream.pipeline.rounds import ranges_of
-from lakestream.pipeline.sweep import RoundName, candidates, referenced
+from lakestream.pipeline.sweep import RoundName, candidates
 from lakestream.pipeline.tasks import Failed, Landed
 from lakestream.pipeline.unborn import maker
 
@@ -440,7 +441,7 @@ class Lander:
         """Those that the table does not refer to, and that had their grace."""
         if not suspects or self._replica.state.catalog.of_topic(topic_id) is None:
             return []
-        known = await self.off(referenced, self._store, await self.location_of(topic_id))
+        known = await self.off(reachable_from, self._store, await self.location_of(topic_id))
         later = {canonical(uri) for _, uris in self.obsolete for uri in uris}
         return [uri for uri in suspects if uri not in known and uri not in later]
 

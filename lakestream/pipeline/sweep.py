@@ -5,17 +5,10 @@ command can refer to it any more, so a file that the table does not know then is
 then the log is folded to its end, and only then is judged; others' files are never touched here.
 """
 
-import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lakestream.data.tables.manifests import ManifestFile, read_manifest, read_manifest_list
-from lakestream.data.tables.store import TableStore
-from lakestream.data.tables.table_metadata import TableMetadata
-from lakestream.model.catalog_names import canonical
 from lakestream.model.state import State
-
-log = logging.getLogger(__name__)
 
 
 class RoundName(NamedTuple):
@@ -55,20 +48,3 @@ def candidates(uris: Iterable[str], state: State) -> list[str]:
     """Files of ours that are either in the table by now or never will be."""
     named = ((uri, round_of(uri)) for uri in uris)
     return [uri for uri, name in named if name is not None and is_over(state, name)]
-
-
-def referenced(store: TableStore, location: str) -> set[str]:
-    """All data and delete files of all snapshots of a table, spelled as stores list them. Blocking; raises Missing.
-
-    What a snapshot only says to have removed is needed by those before it, if there are any left.
-    """
-    metadata = TableMetadata.parse(store.get(location))
-    manifests: dict[str, ManifestFile] = {}
-    for head in metadata.snapshots:
-        for listed in read_manifest_list(store.get(head.manifest_list)):
-            manifests[listed.path] = listed
-    found: set[str] = set()
-    for listed in manifests.values():
-        manifest = read_manifest(store.get(listed.path), listed)
-        found.update(canonical(manifest.entries[at]["data_file"]["file_path"]) for at in manifest.live())
-    return found

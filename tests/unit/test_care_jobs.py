@@ -8,6 +8,7 @@ import pytest
 
 from lakestream.data.tables.live_files import live_files
 from lakestream.data.tables.manifests import NewFile
+from lakestream.data.tables.reach import reachable_from
 from lakestream.data.tables.schema import KEY_ID
 from lakestream.data.tables.summaries import CARE_KEY
 from lakestream.model.catalog import CommitTables, TableChange
@@ -158,9 +159,8 @@ async def test_t8_rows_that_others_delete_meanwhile_do_not_come_back(world: Care
 
 
 def _all_files(world: CareWorld) -> set[str]:
-    from lakestream.pipeline.sweep import referenced
-
-    return referenced(world.pipeline.store, world.pipeline.replica.state.catalog.tables["streams", "a"].location)
+    location = world.pipeline.replica.state.catalog.tables["streams", "a"].location
+    return {uri for uri in reachable_from(world.pipeline.store, location) if uri.endswith(".parquet")}
 
 
 async def test_t8_a_delete_by_condition_is_done_again_when_others_commit_meanwhile(world: CareWorld) -> None:

@@ -12,6 +12,7 @@ def reachable(
     """The files of all snapshots and the metadata files that are kept. Raises Missing if a part of it is not there.
 
     They are spelled as stores list them, however an engine has written them.
+
     `leaving`: also files that manifests name as removed, which nobody reads any more, but which may have their grace.
     """
     found = {location, *(one["metadata-file"] for one in metadata.value("metadata-log", []))}
@@ -27,3 +28,8 @@ def reachable(
         places = range(len(manifest.entries)) if leaving else manifest.live()
         found.update(manifest.entries[at]["data_file"]["file_path"] for at in places)
     return {canonical(uri) for uri in found}
+
+
+def reachable_from(store: TableStore, location: str) -> set[str]:
+    """The same, of the table whose metadata file this is."""
+    return reachable(store, location, TableMetadata.parse(store.get(location)))
