@@ -14,6 +14,7 @@ from lakestream.data.tables import iceberg
 from lakestream.data.tables.file_stats import FileStats
 from lakestream.data.tables.iceberg import Commit
 from lakestream.data.tables.progress import Landed
+from lakestream.data.tables.reach import reachable_from
 from lakestream.errors import LakestreamError, Unknown
 from lakestream.model import catalog
 from lakestream.model.catalog_landing import LandedRange
@@ -23,7 +24,7 @@ from lakestream.model.topics import Topic
 from lakestream.pipeline import land, sweep
 from lakestream.pipeline.land import Lander
 from lakestream.pipeline.planner import TopicWork
-from lakestream.pipeline.sweep import candidates, referenced
+from lakestream.pipeline.sweep import candidates
 from lakestream.stream.history import History
 from lakestream.stream.reader import Reader
 from lakestream.testing import pipeline_node
@@ -92,7 +93,7 @@ class SweepsFromAnOldState(Lander):
         if bound is None:
             return 0
         try:
-            known = await self.off(referenced, self._store, bound.location)
+            known = await self.off(reachable_from, self._store, bound.location)
             await asyncio.sleep(0.5)
             found = await self.off(self._store.list, f"{root_of(bound.location)}/data/")
             suspects = candidates([uri for uri, _ in found], self._replica.state)

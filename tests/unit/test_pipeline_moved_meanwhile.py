@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from lakestream.data.tables.iceberg import Committer
+from lakestream.data.tables.reach import reachable_from
 from lakestream.data.tables.store import open_table_store
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.errors import Retry
@@ -18,7 +19,6 @@ from lakestream.model.catalog import CommitTables, HoldTopic, TableChange
 from lakestream.model.commands import DeleteTopic
 from lakestream.pipeline.driver import TICK_S
 from lakestream.pipeline.land import HELD_BY_US
-from lakestream.pipeline.sweep import referenced
 from lakestream.stream.cache import Cache
 from lakestream.stream.history import History
 from lakestream.stream.limits import ReadLimits
@@ -182,11 +182,11 @@ async def test_a_file_that_is_only_said_to_be_removed_is_no_file_of_the_table_T1
     base = table.metadata.current_snapshot_id
     assert base is not None
     after = committer.rewrite(table, base, frozenset([path]), [], now_ms=1, operation="delete").table
-    assert path in referenced(pipeline.store, after.metadata_location), "the snapshot before needs it"
+    assert path in reachable_from(pipeline.store, after.metadata_location), "the snapshot before needs it"
     last = TableMetadata.of({**after.metadata.value_all(), "snapshots": after.metadata.value("snapshots")[-1:]})
     place = f"{after.metadata.location}/metadata/later.metadata.json"
     pipeline.store.put(place, last.encode())
-    assert path not in referenced(pipeline.store, place)
+    assert path not in reachable_from(pipeline.store, place)
     committer.close()
     await pipeline.stop()
     await broker.stop()
