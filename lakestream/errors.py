@@ -37,6 +37,13 @@ class Unusable(LakestreamError):
     """A store lets nobody in, or stays away: somebody has to look how it is set up, though it may come back."""
 
 
+class NoTables(LakestreamError):
+    """Somebody asked a broker that lands nothing for tables."""
+
+    def __init__(self, broker: str) -> None:
+        super().__init__(f"the broker at {broker} has no tables: start it with tables on (lakestream serve --tables)")
+
+
 class Corrupt(LakestreamError):
     """Stored bytes are not what was written: stop, and tell a person."""
 

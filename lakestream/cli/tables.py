@@ -15,7 +15,7 @@ from lakestream.cli.metadata import NoPage, find_page
 from lakestream.cli.options import Duration, bootstrap_option, json_option
 from lakestream.cli.output import Cell, print_json, print_table, say, size_text, span_text
 from lakestream.cli.pages import get_json, post_json
-from lakestream.errors import LakestreamError
+from lakestream.errors import LakestreamError, NoTables
 
 F = TypeVar("F", bound=Callable[..., Any])
 POLL_S = 0.3
@@ -170,9 +170,7 @@ def _tables_are_on(page: str) -> Iterator[None]:
     try:
         yield
     except NoPage:
-        raise LakestreamError(
-            f"the broker at {page} has no tables: start it with tables on (lakestream serve --tables)"
-        ) from None
+        raise NoTables(page) from None
 
 
 def _quoted(topic: str) -> str:

@@ -18,10 +18,11 @@ import duckdb
 import pyarrow as pa
 
 from lakestream.data.tables.sql_macros import MACROS
+from lakestream.data.tables.sql_trees import Name
 from lakestream.errors import LakestreamError, Missing
 from lakestream.lake.sql_columns import quoted
 from lakestream.lake.sql_files import Faults
-from lakestream.lake.sql_names import Directory, Found, Name, names_in, parse_name
+from lakestream.lake.sql_names import Directory, Found, names_in, parse_name
 from lakestream.lake.sql_sources import Part, open_stores, topic_parts
 
 ATTEMPTS = 5

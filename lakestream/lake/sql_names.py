@@ -8,21 +8,20 @@ import json
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 
+from lakestream.data.tables.sql_trees import Name, tables_in
 from lakestream.data.tables.tail import TIMEOUT_S, TopicTail, fetch_tails
-from lakestream.errors import LakestreamError, Missing, Retry
+from lakestream.errors import Missing, NoTables, Retry
 from lakestream.lake.sql_columns import quoted
 from lakestream.lake.sql_files import Faults
 from lakestream.lake.sql_sources import Rows
 from lakestream.model.catalog_names import STREAMS
 
-Name = tuple[str, ...]
-"""As it stands in the query: (table,) or (schema, table)."""
 OWN_SCHEMAS = ("main", "temp", "information_schema", "pg_catalog")
 NEAR_MAX = 3
 _PART = r'(?:"(?:[^"]|"")*"|[^.\s"]+)'
@@ -30,8 +29,7 @@ _PART = r'(?:"(?:[^"]|"")*"|[^.\s"]+)'
 
 def names_in(database: duckdb.DuckDBPyConnection, statement: str) -> set[Name]:
     """Names that a statement reads from; a few more, of its own CTEs, do no harm."""
-    [(tree,)] = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
-    names = set(_in_tree(json.loads(tree)))
+    names = set(tables_in(database, statement))
     if names:
         return names
     # Only plain queries have a tree. This has the others, but fails on columns of tables that are not there yet.
@@ -39,18 +37,6 @@ def names_in(database: duckdb.DuckDBPyConnection, statement: str) -> set[Name]:
         return {parse_name(text) for text in database.get_table_names(statement, qualified=True)}
     except duckdb.Error:
         return set()
-
-
-def _in_tree(node: Any) -> Iterator[Name]:
-    if isinstance(node, dict):
-        if node.get("type") == "BASE_TABLE":
-            parts = (node.get("catalog_name"), node.get("schema_name"), node.get("table_name"))
-            yield tuple(part for part in parts if part)
-        for child in node.values():
-            yield from _in_tree(child)
-    elif isinstance(node, list):
-        for child in node:
-            yield from _in_tree(child)
 
 
 def parse_name(text: str) -> Name:
@@ -110,9 +96,7 @@ class Directory:
         try:
             return {tail.topic: tail for tail in fetch_tails(self._broker, asked)}
         except Missing:
-            raise LakestreamError(
-                f"the broker at {self._broker} has no tables: start it with tables on (lakestream serve --tables)"
-            ) from None
+            raise NoTables(self._broker) from None
 
     def topics(self) -> list[str]:
         """The names of all topics. Raises Retry."""

@@ -1,6 +1,5 @@
 """A condition in SQL over the rows of a table, evaluated row by row with DuckDB, which sees nothing but these rows."""
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import pyarrow as pa
 
 from lakestream.data.tables.schema import ARROW_SCHEMA
 from lakestream.data.tables.sql_macros import MACROS
+from lakestream.data.tables.sql_trees import tables_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,12 +52,12 @@ class Condition:
         self._connection.register("stream_rows", ARROW_SCHEMA.empty_table())
         try:
             self._connection.execute(query)
-            [(tree,)] = self._connection.execute("select json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+            tables = tables_in(self._connection, query)
         except self._error as error:
             raise BadCondition(_first_line(error)) from None
         finally:
             self._connection.unregister("stream_rows")
-        if _tables_in(json.loads(tree)) != 1:
+        if len(tables) != 1:
             raise BadCondition("a condition sees one row at a time, and no table")
 
     def holds(self, rows: pa.Table) -> "Mask":
@@ -87,13 +87,6 @@ def check_condition(where: str) -> str:
     except BadCondition as error:
         return str(error)
     return ""
-
-
-def _tables_in(node: Any) -> int:
-    """How often a query names a table."""
-    if isinstance(node, dict):
-        return (node.get("type") == "BASE_TABLE") + sum(map(_tables_in, node.values()))
-    return sum(map(_tables_in, node)) if isinstance(node, list) else 0
 
 
 def _first_line(error: Exception) -> str:

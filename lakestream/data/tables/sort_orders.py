@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 from lakestream.data.tables.schema import field_id_of
 from lakestream.data.tables.table_metadata import TableMetadata
 
+_UNFIT = (pa.ArrowException, ValueError, TypeError, NotImplementedError)
+"""What is raised where a transform, or an order, is not for a type."""
 VOID = "void"
 """The transform that makes nothing of everything."""
 
@@ -60,24 +62,28 @@ def users_order(metadata: TableMetadata) -> UsersOrder | None:
 
 def can_transform(transform: str, kind: str) -> bool:
     """Whether `transformed` makes something of such a column."""
-    if transform.endswith("[0]"):
-        return False
-    try:
-        transformed(pa.nulls(1), transform, kind)
-    except (pa.ArrowException, ValueError, TypeError, NotImplementedError):
-        return False
-    return True
+    return _tried(transform, kind) is not None
 
 
 def _sortable(transform: str, kind: str) -> bool:
-    if not can_transform(transform, kind):
+    value = _tried(transform, kind)
+    if value is None:
         return False
     try:
-        value = transformed(pa.nulls(1), transform, kind)
         pc.sort_indices(pa.record_batch([value], names=["key"]), sort_keys=[("key", "ascending")])
-    except (pa.ArrowException, ValueError, TypeError, NotImplementedError):
+    except _UNFIT:
         return False
     return True
+
+
+def _tried(transform: str, kind: str) -> pa.Array | None:
+    """What becomes of a null, if anything does."""
+    if transform.endswith("[0]"):
+        return None
+    try:
+        return transformed(pa.nulls(1), transform, kind)
+    except _UNFIT:
+        return None
 
 
 def in_order(rows: pa.RecordBatch, keys: Sequence[SortKey]) -> pa.RecordBatch:

@@ -188,10 +188,8 @@ class Drafting:
 
     def _judge_stream(self, base: Json, metadata: Json) -> None:
         """T13."""
-        self._judge_paths(base["properties"], metadata["properties"])
-        for name in _PATHS:
-            place, before = metadata["properties"].get(name), base["properties"].get(name)
-            if place is not None and place != before and not within(base["location"], place):
+        for name, place in self._new_paths(base["properties"], metadata["properties"]):
+            if not within(base["location"], place):
                 raise Refused(f"a stream's table has all its files in its own folder, and {name} {place} is not there")
         if not judge_metadata(base, metadata):
             return
@@ -216,7 +214,7 @@ class Drafting:
         before: Mapping[str, str] = base.get("properties", {})
         if _reserved(metadata["properties"]) != _reserved(before):
             raise Invalid("properties that begin with lakestream. are written by Lakestream only")
-        self._judge_paths(before, metadata["properties"])
+        self._new_paths(before, metadata["properties"])
         if base and metadata["location"] != base["location"]:
             # Its files would stay where they are, and a table that somebody makes there would have them for its own.
             if base.get("snapshots"):
@@ -224,11 +222,13 @@ class Drafting:
             self._judge_free(metadata["location"], base["location"])
         return path
 
-    def _judge_paths(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        for name in _PATHS:
-            place = after.get(name)
-            if place is not None and place != before.get(name) and self._warehouse.path_of(place) is None:
+    def _new_paths(self, before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Places to write to that a commit names, by property. Raises Invalid if one is outside the warehouse."""
+        found = [(name, after[name]) for name in _PATHS if name in after and after[name] != before.get(name)]
+        for name, place in found:
+            if self._warehouse.path_of(place) is None:
                 raise Invalid(f"{name} {place} is outside the warehouse {self._warehouse.uri}")
+        return found
 
     def _obsolete(self, base: Json, metadata: Json) -> tuple[str, ...]:
         if metadata["properties"].get(CLEAN_UP, "").lower() != "true":
