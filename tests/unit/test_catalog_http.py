@@ -206,6 +206,7 @@ def test_no_namespace_is_made_below_that_of_the_topics(client: httpx.Client) -> 
      b'{"requirements": [{"type": "assert-x"}], "updates": [{"action": "add-schema"}]}',
      b'{"requirements": [], "updates": [{"action": "add-schema", "schema": {"type": "struct", "fields": [{}]}}]}',
      b'{"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": {"snapshot-id": "x"}}]}',
+     b'{"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": {"snapshot-id": []}}]}',
      b'{"requirements": [], "updates": [{"action": "set-current-schema", "schema-id": -1}]}',
      b'{"requirements": [], "updates": [{"action": "set-current-schema", "schema-id": true}]}',
      b'{"requirements": [], "updates": [{"action": "set-default-spec", "spec-id": 99}]}',

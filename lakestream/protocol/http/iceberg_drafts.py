@@ -252,7 +252,7 @@ def is_done(metadata: Json, updates: list[dict[str, Any]]) -> bool:
         return False
     named = [update.get("ref-name") for update in updates if update.get("action") == "set-snapshot-ref"] or [MAIN]
     heads = [ref["snapshot-id"] for name, ref in metadata["refs"].items() if name in named]
-    there = {one for head in heads for one in ancestors(metadata, head)}
+    there = [one for head in heads for one in ancestors(metadata, head)]
     for snapshot in snapshots:
         if not isinstance(snapshot, dict) or snapshot.get("snapshot-id") not in there:
             return False
