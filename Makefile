@@ -20,8 +20,8 @@ LONG := -o faulthandler_timeout=1800
 # Handed on as they are: make run ARGS="--brokers 3", make test ARGS="-k appender", make constraints ARGS=--upgrade.
 ARGS ?=
 
-.PHONY: help setup run check lint types imports tidy test simulate compat engines environments faults coverage bench \
-  constraints clean
+.PHONY: help setup run check lint types imports tidy test simulate compat engines environments faults audit sbom coverage \
+  bench constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,14 +113,23 @@ compat: setup ## Real Kafka clients against real brokers, the long tests too
 	@$(BIN)/python tests/engines/environments/build.py pyiceberg spark
 	$(PYTEST) $(PARALLEL) $(LONG) tests/compatibility $(ARGS)
 
-engines: setup environments ## Spark, Trino, DuckDB, Polars and PyIceberg on the tables of live topics
-	$(PYTEST) $(LONG) tests/engines/test_engines.py tests/engines/test_s3_end_to_end.py $(ARGS)
+engines: setup environments ## Spark, Trino, DuckDB, Polars, PyIceberg, Daft, DataFusion and ClickHouse on live topics
+	@$(BIN)/python tests/engines/environments/build.py wheels
+	$(PYTEST) $(LONG) tests/engines/test_engines.py tests/engines/test_s3_end_to_end.py tests/engines/test_wheel_engines.py $(ARGS)
 
 environments: setup ## What the other engines run in, below .venv-engines (600 MB to fetch, once; needs Maven and Java)
 	@$(BIN)/python tests/engines/environments/build.py
 
 faults: setup ## Brokers killed, stopped and starved under load
 	$(PYTEST) $(LONG) tests/faults $(ARGS)
+
+audit: setup ## Ask whether a pinned version has a known hole, where a service of advisories can be reached
+	@$(BIN)/python .ci/audit.py constraints-dev.txt
+
+sbom: setup ## The software bill of materials of the product, build/sbom.cdx.json
+	@mkdir -p build
+	@$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible -o build/sbom.cdx.json constraints.txt
+	@echo "wrote build/sbom.cdx.json"
 
 coverage: setup ## Coverage of the pure model, at least 95 %
 	$(PYTEST) $(PARALLEL) -q -m "not long" --cov=lakestream.model --cov-fail-under=95 tests/unit tests/property $(ARGS)

@@ -1,7 +1,7 @@
 """Who knows when records landed: a copy of the state, folded beside the broker's from the same command log.
 
-A record is visible to everybody when the command that commits its table is folded. The follower notes the time of each
-fold that moved a table's progress, so that nobody has to ask a broker that is being measured.
+A record is visible to everybody when the command that commits its table is folded. The follower looks often which
+tables' progress has moved, so that nobody has to ask a broker that is being measured.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from lakestream.settings import CHILD_VARIABLE
 Place = tuple[str, int]
 """A topic and a partition."""
 FOLLOWER = 2_000_000
+LOOK_S = 0.05
+"""To look at thousands of topics at each fold would take the processor from what is measured."""
 
 
 class Follower(threading.Thread):
@@ -59,9 +61,10 @@ class Follower(threading.Thread):
         log = await SocketLog.open(_socket_of(self._broker.pipeline_pid))
         replica = Replica(log, FolderWal(self._broker.data), SystemClock(), FOLLOWER)
         await replica.start()
-        replica.on_fold.append(lambda: self._look(replica))
         self._started.set()
-        await self._ends.wait()
+        while not self._ends.is_set():
+            self._look(replica)
+            await asyncio.sleep(LOOK_S)
         await replica.stop()
         await log.close()
 

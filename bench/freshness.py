@@ -2,13 +2,15 @@
 
 `freshness` asks PyIceberg, through the broker's REST catalog, for the newest records of one topic under a steady load.
 `topics` gives 200 topics a few records a second each, and takes the times at which tables moved from the command log.
+`burst` gives each of 1,000 new topics its first record at once; `crowd` gives 500, 1,000 and 2,000 topics a record
+every few seconds, and says for how many of them the promise holds.
 """
 
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
-from itertools import cycle
+from collections.abc import Callable, Iterator
+from itertools import cycle, islice
 
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -27,6 +29,9 @@ RATE = 1000
 PARTITIONS = 3
 TOPICS = 200
 TOPIC_RATE = 5
+BURST_TOPICS, BURST_BAR_S = 1000, 2 * FRESHNESS_S
+CROWDS, QUICK_CROWDS = (500, 1000, 2000), (500,)
+CROWD_EVERY_S = 4.0
 SETTLE_S, QUICK_SETTLE_S = 20.0, 12.0
 """Before the steady state: tables are made, everything is loaded, rounds have found their length."""
 
@@ -89,6 +94,67 @@ def measure_many(yard: Yard) -> list[Figure]:
     ]
 
 
+def measure_burst(yard: Yard) -> list[Figure]:
+    topics = [f"burst-{number:04d}" for number in range(BURST_TOPICS // (5 if yard.quick else 1))]
+    with yard.fresh(tables=True) as broker:
+        broker.start()
+        broker.await_pipeline()
+        _create(broker, topics, 1)
+        time.sleep(QUICK_SETTLE_S)
+        with Follower(broker) as follower:
+            meter = Meter(broker.pids)
+            with _producing(broker, topics, 1, float("inf"), rounds=1) as acked:
+                _await(lambda: len(acked) == len(topics), 30.0)
+            _await(lambda: all(follower.landed_at(place, offset) is not None for place, offset, _ in acked), 120.0)
+            usage = meter.read()
+            lags = [_lag(follower, one) for one in acked]
+    spread_s = max(one[2] for one in acked) - min(one[2] for one in acked)
+    note = f"acknowledged within {spread_s:.1f} s; foreign load {usage.foreign:.2f} cores"
+    name = f"{len(topics)} first records at once"
+    return [
+        Figure(name=f"{name}: median", unit="s", ours=[percentile(lags, 0.5)], note=note),
+        Figure(name=f"{name}: longest", unit="s", ours=[max(lags)], bar=at_most(BURST_BAR_S), note=note),
+        Figure(name=f"{name}: CPU", unit="ms/topic", ours=[usage.broker_s / len(topics) * 1000], note=note),
+    ]
+
+
+def measure_crowd(yard: Yard) -> list[Figure]:
+    return [figure for count in (QUICK_CROWDS if yard.quick else CROWDS) for figure in _crowd(yard, count)]
+
+
+def _crowd(yard: Yard, count: int) -> list[Figure]:
+    seconds, settle = (20.0, 20.0) if yard.quick else (60.0, 40.0)
+    topics = [f"crowd-{number:04d}" for number in range(count)]
+    with yard.fresh(tables=True) as broker:
+        broker.start()
+        broker.await_pipeline()
+        _create(broker, topics, 1)
+        with Follower(broker) as follower:
+            with _producing(broker, topics, 1, count / CROWD_EVERY_S) as acked:
+                time.sleep(settle)
+                meter = Meter(broker.pids)
+                time.sleep(seconds)
+                usage = meter.read()
+                counted = [one for one in list(acked) if one[2] > acked[0][2] + settle]
+            _await(lambda: all(follower.landed_at(one[0], one[1]) is not None for one in counted), 120.0)
+            lags = [_lag(follower, one) for one in counted]
+    name = f"{count} topics, a record every {CROWD_EVERY_S:g} s"
+    note = f"foreign load {usage.foreign:.2f} cores"
+    return [
+        Figure(name=f"{name}: lag, median", unit="s", ours=[percentile(lags, 0.5)], note=note),
+        Figure(name=f"{name}: lag, longest", unit="s", ours=[max(lags)], note=note),
+        Figure(name=f"{name}: all processes", unit="cores", ours=[usage.broker_s / usage.seconds], note=note),
+    ]
+
+
+def _await(done: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > end:
+            raise RuntimeError(f"not all records are rows after {seconds:g} s")
+        time.sleep(0.1)
+
+
 def _create(broker: Lakestream, topics: list[str], partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     made = admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics], request_timeout=60)
@@ -97,8 +163,11 @@ def _create(broker: Lakestream, topics: list[str], partitions: int) -> None:
 
 
 @contextlib.contextmanager
-def _producing(broker: Lakestream, topics: list[str], partitions: int, rate: float) -> Iterator[Acked]:
-    """Records of 100 bytes at a steady rate, topic by topic and partition by partition."""
+def _producing(
+    broker: Lakestream, topics: list[str], partitions: int, rate: float, rounds: int | None = None
+) -> Iterator[Acked]:
+    """Records of 100 bytes at a steady rate, topic by topic and partition by partition; so many rounds, or all along.
+    """
     acked: Acked = []
     failed: list[str] = []
     stopping = threading.Event()
@@ -112,13 +181,15 @@ def _producing(broker: Lakestream, topics: list[str], partitions: int, rate: flo
 
     def produce() -> None:
         due = time.monotonic()
-        for partition in cycle(range(partitions)):
+        for partition in islice(cycle(range(partitions)), rounds):
             for topic in topics:
                 producer.produce(topic, b"x" * 100, partition=partition, on_delivery=told)
                 producer.poll(max(0.0, due - time.monotonic()))
                 due += 1 / rate
                 if stopping.is_set():
                     return
+
+        producer.flush(30)
 
     thread = threading.Thread(target=produce)
     thread.start()

@@ -34,7 +34,8 @@ from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.batch import HEADER
 from lakestream.model.catalog_names import Warehouse, warehouse_uri
-from lakestream.model.commands import LEVEL, CreateTopic, Register
+from lakestream.model.commands import CreateTopic, Register
+from lakestream.model.levels import NEWEST
 from lakestream.model.records import Record, encode_batch
 from lakestream.pipeline.driver import Driver, sources_of
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
@@ -76,7 +77,7 @@ class World:
         clock, random = SystemClock(), Random(1)
         wal = FolderWal(folder)
         replica = Replica(MemoryLog(MemoryLogStore()), wal, clock, 0)
-        about = Register(b"", "", "broker", "127.0.0.1", 1, "", 1, LEVEL)
+        about = Register(b"", "", "broker", "127.0.0.1", 1, "", 1, NEWEST)
         await replica.start()
         await Membership(replica, clock, random, about, Timing()).join()
         root = f"file://{folder}"

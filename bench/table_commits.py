@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from bench.figures import Figure, at_most
 from bench.yard import Yard
+from lakestream.data.tables.history import History
 from lakestream.data.tables.iceberg import Committer
 from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.parquet import FileWriter
@@ -34,7 +35,7 @@ from lakestream.data.tables.topic_table import STREAM_ORDER, new_topic_table
 
 NOW_MS = 1_700_000_000_000
 ROUND_MS = 3000
-"""A commit every three seconds: a thousand lie within the hour for which snapshots are kept, so none expires."""
+"""A commit every three seconds: of a thousand the older ones have been thinned, as in a table that lives."""
 COMMITS = 1000
 WINDOW = 60
 YOUNG = 10
@@ -66,7 +67,7 @@ def commit_times(folder: Path, care: bool = False) -> tuple[float, float]:
     With `care` small files are rewritten as the caretaker does it, so that the past has other snapshots than appends.
     """
     store = FolderTableStore(folder)
-    committer = Committer(store, random.Random(1))
+    committer = Committer(store, random.Random(1), history=History())
     old = Committing(store, committer, "old", care)
     for _ in range(COMMITS):
         old.commit()

@@ -4,33 +4,40 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lakestream import memory
 from lakestream.broker import Broker, Parts
 from lakestream.clock import SystemClock, system_random
+from lakestream.errors import Unusable
 from lakestream.garbage import keep_collections_short, sweep_now_and_then
-from lakestream.interfaces import Clock, CommandLog, Wal
+from lakestream.interfaces import Clock, CommandLog, RepairableLog, Wal
 from lakestream.metadata.checkpoint import dump_in_a_fork
-from lakestream.metadata.describe import describe_brokers, describe_command, describe_state
-from lakestream.metadata.export import export
+from lakestream.metadata.command_pages import command_page
+from lakestream.metadata.describe import describe_brokers, describe_state
+from lakestream.metadata.export import Exports
 from lakestream.metadata.membership import Membership, Timing
-from lakestream.metadata.replica import READ_LIMIT, Replica
+from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
 from lakestream.model import kernels
-from lakestream.model.commands import LEVEL, Register
+from lakestream.model.commands import Register
 from lakestream.model.configs import kafka_names, topic_defaults
-from lakestream.protocol.http.server import HttpServer, HttpSources, Json
+from lakestream.model.levels import NEWEST
+from lakestream.protocol.http.guard import host_names
+from lakestream.protocol.http.limits import HttpLimits
+from lakestream.protocol.http.server import HttpServer, HttpSources
+from lakestream.protocol.kafka.acls import AclApis
 from lakestream.protocol.kafka.admission import Limits
 from lakestream.protocol.kafka.answer_room import AnswerRoom
 from lakestream.protocol.kafka.calls import Handler
 from lakestream.protocol.kafka.configs import ConfigApis
-from lakestream.protocol.kafka.creation import TopicMaker
+from lakestream.protocol.kafka.creation import TokenBucket, TopicMaker
 from lakestream.protocol.kafka.fetch import FetchApi
 from lakestream.protocol.kafka.fetch_sessions import Sessions
 from lakestream.protocol.kafka.group_offsets import GroupOffsetApis
@@ -39,7 +46,9 @@ from lakestream.protocol.kafka.metadata import MetadataApis
 from lakestream.protocol.kafka.offsets import OffsetApis
 from lakestream.protocol.kafka.produce import ProduceApi
 from lakestream.protocol.kafka.producers import ProducerApis
+from lakestream.protocol.kafka.replicas import ReplicaApis
 from lakestream.protocol.kafka.server import KafkaServer
+from lakestream.protocol.kafka.topic_partitions import TopicPartitionApis
 from lakestream.protocol.kafka.topics import TopicApis
 from lakestream.publishing import publish_server, publish_state, publish_streams, publish_upkeep
 from lakestream.readiness import Announcement, announce
@@ -47,9 +56,11 @@ from lakestream.settings import Settings, data_folder, data_uri, sqlite_path
 from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.collector import Collector
+from lakestream.stream.group_lags import GroupLags
 from lakestream.stream.group_offsets import GroupOffsets
 from lakestream.stream.groups import GroupCoordinator
 from lakestream.stream.limits import AppendLimits, ReadLimits
+from lakestream.stream.long_topics import LongTopics
 from lakestream.stream.merging import MoveLimits
 from lakestream.stream.mover import Mover
 from lakestream.stream.reader import Reader
@@ -82,11 +93,24 @@ async def open_command_log(settings: Settings) -> CommandLog:
         from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 
         return MemoryLog(MemoryLogStore())
-    path = sqlite_path(where) or (data_folder(settings) or Path()) / "metadata.sqlite"
+    path = command_log_path(settings)
     from lakestream.metadata.stores.sqlite import SqliteLog
 
     path.parent.mkdir(parents=True, exist_ok=True)
     return await SqliteLog.open(path, clock=SystemClock())
+
+
+def command_log_path(settings: Settings) -> Path:
+    """The SQLite file of the command log."""
+    return sqlite_path(settings.metadata) or (data_folder(settings) or Path()) / "metadata.sqlite"
+
+
+async def open_repairable_log(settings: Settings) -> RepairableLog:
+    """The command log as an operator's tool needs it. Raises Retry if a process owns it."""
+    opened = await open_command_log(settings)
+    if not hasattr(opened, "blank"):
+        raise Unusable(f"the command log {settings.metadata} cannot be repaired from here")
+    return cast(RepairableLog, opened)
 
 
 async def share_command_log(command_log: CommandLog, socket_path: str) -> "Owner":
@@ -176,7 +200,7 @@ def about(settings: Settings) -> Register:
     """How this broker introduces itself; incarnation and cluster are filled in when it registers."""
     host, port = settings.advertised_host or settings.kafka_host, settings.advertised_port or settings.kafka_port
     http = f"{settings.http_host}:{settings.http_port}"
-    return Register(b"", "", "broker", host, port, http, os.getpid(), LEVEL)
+    return Register(b"", "", "broker", host, port, http, os.getpid(), NEWEST)
 
 
 def timing(settings: Settings) -> Timing:
@@ -184,6 +208,7 @@ def timing(settings: Settings) -> Timing:
         heartbeat_s=settings.broker_heartbeat_ms / 1000,
         session_s=settings.broker_session_ms / 1000,
         checkpoint_commands=settings.checkpoint_every,
+        checkpoint_bytes=settings.checkpoint_bytes,
     )
 
 
@@ -200,11 +225,13 @@ class Kafka:
 def build_kafka(core: Core) -> Kafka:
     settings, replica = core.settings, core.replica
     shown = kafka_names(asdict(settings).items())
-    maker = TopicMaker(replica, shown, core.random)
+    per_minute = TokenBucket(core.clock, settings.auto_create_topics_per_minute)
+    maker = TopicMaker(replica, shown, core.random, per_minute, settings.auto_create_topics_per_request)
     groups = GroupCoordinator(replica, settings, core.clock, core.random, lambda: core.membership.current)
     offsets = GroupOffsets(replica, groups)
     produce = ProduceApi(replica, core.appender, core.rules, core.clock)
-    sessions = Sessions(core.random, core.clock)
+    named = settings.max_fetch_session_partitions
+    sessions = Sessions(core.random, core.clock, most_partitions=named)
     room = AnswerRoom(settings.fetch_max_bytes, settings.memory_bytes, lambda: server.unsent_bytes)
     fetch = FetchApi(replica, core.reader, core.waiting, sessions, core.clock, room)
     handlers: dict[int, Handler] = {}
@@ -218,6 +245,9 @@ def build_kafka(core: Core) -> Kafka:
         ProducerApis(replica),
         GroupApis(replica, groups, offsets),
         GroupOffsetApis(replica, offsets, settings.offset_metadata_max_bytes),
+        TopicPartitionApis(replica),
+        ReplicaApis(replica, data_uri(settings), data_folder(settings)),
+        AclApis(),
     ):
         handlers |= family.handlers()
     server = KafkaServer(handlers, produce, limits(settings), core.clock, metadata.unsupported_version)
@@ -241,36 +271,37 @@ def build_http(core: Core, kafka: Kafka, metrics: Metrics, ready: Callable[[], s
     publish_state(metrics, replica, ready)
     if lake is not None:
         lake.publish(metrics)
+    about_data = data_uri(core.settings), collected_after_ms(core.settings)
+    exports = Exports(replica, dump_in_a_fork, core.clock, core.random, about_data)
     sources = HttpSources(
         ready=ready,
         brokers=lambda: describe_brokers(replica.state),
         metadata=lambda: describe_state(replica.state),
-        commands=lambda after: follow(core.command_log, after),
+        commands=lambda after, limit, wait_s: command_page(core.command_log, after, limit, wait_s),
         metrics=metrics,
         mounts={"/iceberg": lake.catalog} if lake is not None else {},
         tail=lake.tail if lake is not None else None,
-        state=lambda: export(replica, data_uri(core.settings), collected_after_ms(core.settings)),
+        state=exports.page,
         tails=lake.tails if lake is not None else None,
         tables=lake.table_sources() if lake is not None else None,
     )
-    return HttpServer(sources, core.settings.http_host, core.settings.http_port)
+    return HttpServer(sources, core.settings.http_host, core.settings.http_port, http_limits(core.settings))
+
+
+def http_limits(settings: Settings) -> HttpLimits:
+    """The names that this broker has in the settings are its own, and so is the machine's."""
+    own = settings.http_host, settings.advertised_host, settings.kafka_host, socket.gethostname()
+    return HttpLimits(
+        hosts=host_names([*own, *settings.http_allowed_hosts.split(",")]),
+        connections=settings.http_max_connections,
+        connections_per_address=settings.http_max_connections_per_address,
+        body_bytes=settings.http_body_bytes,
+    )
 
 
 def collected_after_ms(settings: Settings) -> int:
     """When a WAL object that nobody needs is certainly gone: two rounds of the collector after its grace."""
     return settings.collector_grace_ms + 2 * (settings.collector_interval_ms + ROUND_MS)
-
-
-async def follow(command_log: CommandLog, after: int) -> AsyncIterator[Json]:
-    """The commands after a sequence in words, then those to come."""
-    while True:
-        entries = await command_log.read(after, READ_LIMIT)
-        for sequence, command in entries:
-            if sequence > after:
-                yield describe_command(sequence, command)
-                after = sequence
-        if len(entries) < READ_LIMIT:
-            await command_log.wait(after, 1.0)
 
 
 def build_upkeep(core: Core, mover: Mover, metrics: Metrics) -> Upkeep:
@@ -279,12 +310,13 @@ def build_upkeep(core: Core, mover: Mover, metrics: Metrics) -> Upkeep:
     collector.emptied = lambda: asyncio.to_thread(memory.give_back)
     expiry = Expiry(producers_ms=settings.producer_id_expiration_ms, offsets_ms=settings.offsets_retention_ms)
     retention = Retention(core.replica, core.rules.of, core.clock, expiry)
-    publish_upkeep(metrics, collector, retention, mover)
+    lags = GroupLags(core.replica)
+    publish_upkeep(metrics, collector, retention, mover, lags)
     schedule = Schedule(
         collect_s=settings.collector_interval_ms / 1000, retention_s=settings.log_retention_check_interval_ms / 1000
     )
     purge = core.lake.purge if core.lake is not None else None
-    return Upkeep(core.membership, collector, retention, mover, schedule, purge)
+    return Upkeep(core.membership, collector, retention, mover, schedule, LongTopics(core.replica), purge, lags)
 
 
 def run(settings: Settings, broker_id: int, ready_fd: int | None = None, log_socket: str = "") -> int:

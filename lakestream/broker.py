@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from lakestream.errors import Corrupt, Halted, LakestreamError
-from lakestream.interfaces import CommandLog, Wal
+from lakestream.interfaces import CommandLog, ProbesRoom, Wal
 from lakestream.metadata.checkpoint import Dump
 from lakestream.metadata.membership import Membership
 from lakestream.metadata.replica import Replica
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 WATCH_S = 0.25
 CHECKPOINT_S = 5.0
+ROOM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +53,15 @@ class Broker:
         self._drain_s = drain_s
         self._stopping = asyncio.Event()
         self._serving = False
+        self._rooms = (parts.appender.room, parts.replica.room)
         self.state = "starting"
 
     def ready(self) -> str | None:
-        """None while clients are served, else why they are not."""
-        return None if self._serving else self.state
+        """None while clients are served, else why they are not, or why nothing can be written."""
+        if not self._serving:
+            return self.state
+        full = [room for room in self._rooms if room.why]
+        return "; ".join(f"{room.store} has no room: {room.why}" for room in full) or None
 
     def stop(self) -> None:
         """Begin a draining stop."""
@@ -89,6 +94,7 @@ class Broker:
             *(asyncio.ensure_future(start()) for start in parts.background),
             asyncio.create_task(self._checkpoint(), name="checkpoint"),
             asyncio.create_task(self._watch(), name="watch"),
+            asyncio.create_task(self._watch_room(), name="watch-room"),
         ]
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         try:
@@ -116,6 +122,14 @@ class Broker:
                 parts.kafka.resume()
             await asyncio.sleep(WATCH_S)
 
+    async def _watch_room(self) -> None:
+        """Find out when a full disk has room again, though nobody writes; heartbeats try the command log."""
+        wal, room = self._parts.wal, self._parts.appender.room
+        while True:
+            await asyncio.sleep(ROOM_S)
+            if room.why and (not isinstance(wal, ProbesRoom) or await wal.has_room()):
+                room.taken()
+
     async def _checkpoint(self) -> None:
         parts = self._parts
         while True:
@@ -123,7 +137,7 @@ class Broker:
             try:
                 if await parts.membership.checkpoint_if_due(parts.command_log, parts.wal, parts.dump):
                     log.info("checkpoint at command %d", parts.replica.state.sequence)
-            except LakestreamError as error:
+            except (LakestreamError, OSError) as error:
                 log.warning("no checkpoint this time: %s", error)
 
     async def _shut_down(self) -> None:

@@ -9,6 +9,10 @@ class Retry(LakestreamError):
     """Nothing happened, or it is safe to do it again: try later."""
 
 
+class NoRoom(Retry):
+    """Nothing happened, since the store's disk is full, or a quota is used up: somebody has to make room."""
+
+
 class Unknown(LakestreamError):
     """It may or may not have happened (a lost answer): ask before you assume either."""
 

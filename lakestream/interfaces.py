@@ -6,7 +6,7 @@ whole call is an exception from errors.py.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
 Logged = tuple[int, bytes]
@@ -38,7 +38,7 @@ class CommandLog(Protocol):
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
         """Append all commands in one atomic, durable step, with consecutive sequences.
 
-        Raises Retry if nothing was appended for certain, Unknown if nobody can tell.
+        Raises Retry if nothing was appended for certain (NoRoom if the disk is full), Unknown if nobody can tell.
         """
         ...
 
@@ -69,6 +69,14 @@ class CommandLog(Protocol):
     async def close(self) -> None: ...
 
 
+class RepairableLog(CommandLog, Protocol):
+    """A command log as an operator's tool opens it, while no member uses it."""
+
+    async def blank(self, sequence: int, command: bytes) -> bool:
+        """Replace a command, if it is still this one, by an empty one, which every version folds to nothing (L3)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     """One object as a listing shows it."""
@@ -87,7 +95,7 @@ class Wal(Protocol):
         """Create the object from the joined parts, durably. Create-only.
 
         Raises Exists if the key is taken by other bytes (the same bytes are a success: our own lost answer, L21),
-        Retry if it is certainly not there, Unknown if nobody can tell.
+        Retry if it is certainly not there (NoRoom if the disk is full), Unknown if nobody can tell.
         """
         ...
 
@@ -108,6 +116,15 @@ class Wal(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class ProbesRoom(Protocol):
+    """A `Wal` that can find out whether its disk has room again, after a `put` raised NoRoom."""
+
+    async def has_room(self) -> bool:
+        """Whether a few megabytes could be written now. Leaves nothing behind."""
+        ...
 
 
 class Clock(Protocol):

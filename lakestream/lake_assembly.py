@@ -14,6 +14,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lakestream.data.tables.allowed_locations import allowed_locations
 from lakestream.data.tables.engine_settings import engine_settings
 from lakestream.data.tables.metadata_files import MetadataFiles
 from lakestream.data.tables.store import open_table_store
@@ -22,11 +23,11 @@ from lakestream.errors import Missing, Rejected
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
-from lakestream.model.care import RequestCare
+from lakestream.model.care import KINDS, RequestCare
 from lakestream.model.catalog import HoldTopic
 from lakestream.model.catalog_names import Warehouse, warehouse_uri
 from lakestream.model.commands import Body
-from lakestream.model.reasons import No
+from lakestream.model.reasons import No, Reason
 from lakestream.pipeline.lag import lag_s, lags
 from lakestream.pipeline.listing import Listing, describe_request, pack
 from lakestream.protocol.http.care import TableSources
@@ -48,13 +49,15 @@ class Lake:
         self._clock = clock
         self._random = random
         self._grace_ms = settings.collector_grace_ms
+        self._allowed = allowed_locations(settings)
         self._store = WiderStore(
             open_table_store(self._root),
-            lambda: outside_roots(replica.state.catalog),
+            lambda: [*outside_roots(replica.state.catalog), *self._allowed],
             lambda: _options_elsewhere(settings),
         )
         self._catalog: ASGIApp | None = None
         self._purger: Purger | None = None
+        self._checking = asyncio.Lock()
         self._listing = Listing(self._store, settings.catalog_namespace)
         self.history = History(replica, self._store)
 
@@ -112,9 +115,22 @@ class Lake:
         if kind == "release":
             await self._propose(HoldTopic(found.id, ""))
             return pack({"status": "done", "kind": kind, "topic": topic, "text": "released", "figures": {}})
+        if kind not in KINDS:
+            raise Rejected(Reason.INVALID_REQUEST, f"there is no such care; there is {', '.join(sorted(KINDS))}")
+        if kind == "delete":
+            await self._check_condition(arguments.get("where", ""))
         request = self._random.randbytes(16)
         await self._propose(RequestCare(request, found.id, kind, arguments))
         return await self.care_answer(request.hex())
+
+    async def _check_condition(self, where: str) -> None:
+        """Raises Rejected. A process of its own checks it, one condition at a time."""
+        module = await _imported("lakestream.data.tables.condition_process")
+        async with self._checking:
+            problem = await asyncio.to_thread(module.check_apart, where)
+        if problem:
+            message = f"this is no condition over the table's rows: {problem}"
+            raise Rejected(Reason.INVALID_REQUEST, message)
 
     async def care_answer(self, request: str) -> bytes:
         """How far a request is. Raises Missing if nobody made it, or long ago."""
@@ -133,12 +149,12 @@ class Lake:
 
     async def purge(self) -> int:
         if self._purger is None:
-            files, warehouse = MetadataFiles(self._store, self._random), Warehouse(self._warehouse())
-            self._purger = Purger(self._replica, self._store, files, warehouse, self._grace_ms)
+            files = MetadataFiles(self._store, self._random)
+            self._purger = Purger(self._replica, self._store, files, self._warehouse(), self._grace_ms)
         return await self._purger.purge()
 
-    def _warehouse(self) -> str:
-        return warehouse_uri(self._root, self._replica.state.cluster)
+    def _warehouse(self) -> Warehouse:
+        return Warehouse(warehouse_uri(self._root, self._replica.state.cluster), self._allowed)
 
 
 def _options_elsewhere(settings: Settings) -> dict[str, str]:

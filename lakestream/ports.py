@@ -1,18 +1,42 @@
-"""Chooses listening ports, and says which setting to change when one is taken, or the address is not ours."""
+"""Chooses listening ports, and says which setting to change when one is taken, or the address is not ours.
+
+Nobody is asked for a password yet, so other machines are let in only where the operator says so.
+"""
 
 import contextlib
 import errno
+import ipaddress
 import socket
 import time
 
 from lakestream.clock import SystemClock
-from lakestream.settings import SettingsError
+from lakestream.settings import Settings, SettingsError
 
 PATIENCE_S = 2.0
 """How long a taken port is waited for: the children of a supervisor that was just killed may still hold it."""
 
 Listener = tuple[str, str, int]
 """The flag that sets the port, the host to bind, and the first port (0: any)."""
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raises SettingsError if another machine could connect, and `allow_unauthenticated` does not say so."""
+    hosts = {"kafka_host": settings.kafka_host, "http_host": settings.http_host}
+    open_to_all = [f"{name} = {host!r}" for name, host in hosts.items() if not is_loopback(host)]
+    if open_to_all and not settings.allow_unauthenticated:
+        raise SettingsError(
+            f"{' and '.join(open_to_all)}: other machines could connect, and Lakestream asks nobody for a password: "
+            "who connects may read, write and delete everything. Bind to 127.0.0.1, or start with "
+            "--allow-unauthenticated if only machines that you trust reach these ports"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one that only this machine reaches. A name other than localhost counts as none."""
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def choose_ports(*listeners: Listener, count: int) -> list[list[int]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lakestream import metrics as m
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
+from lakestream.model.bounds import ENTRY_BYTES, Bounds
 from lakestream.protocol.kafka.apis import APIS
 from lakestream.protocol.kafka.fetch import FetchApi
 from lakestream.protocol.kafka.produce import ProduceApi
@@ -14,6 +15,7 @@ from lakestream.protocol.kafka.server import KafkaServer
 from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.collector import Collector
+from lakestream.stream.group_lags import GroupLags
 from lakestream.stream.mover import Mover
 from lakestream.stream.retention import Retention
 
@@ -46,6 +48,7 @@ def publish_streams(
     metrics.sample(m.PRODUCE_REFUSED, lambda: produce.refused)
     stats.ack_seconds = metrics.histogram(m.ACK_SECONDS)
     metrics.sample(m.TICKS, lambda: stats.ticks)
+    metrics.sample(m.STORE_FULL, lambda: float(bool(appender.room.why)), "wal")
     metrics.sample(m.PRODUCED_RECORDS, lambda: stats.acked_records)
     metrics.sample(m.PRODUCED_BATCHES, lambda: stats.acked_batches)
     metrics.sample(m.PRODUCED_BYTES, lambda: stats.acked_bytes)
@@ -57,10 +60,26 @@ def publish_streams(
     metrics.sample(m.CACHE_MISSES, lambda: cache.misses)
 
 
-def publish_upkeep(metrics: Metrics, collector: Collector, retention: Retention, mover: Mover) -> None:
+def publish_upkeep(metrics: Metrics, collector: Collector, retention: Retention, mover: Mover, lags: GroupLags) -> None:
+    metrics.sample_all(m.GROUP_LAG_RECORDS, lambda: lags.records)
+    metrics.sample(m.GROUP_LAGS_LEFT_OUT, lambda: lags.left_out)
     metrics.sample(m.OBJECTS_COLLECTED, lambda: collector.collected)
     metrics.sample(m.ENTRIES_TRIMMED, lambda: retention.trimmed_entries)
     metrics.sample(m.OBJECTS_MOVED, lambda: mover.moved_objects)
+
+
+def state_limits(bounds: Bounds) -> dict[tuple[str, ...], float]:
+    """Each limit by the name of the figure that it bounds: `lakestream_state_NAME`."""
+    return {
+        ("topics",): bounds.topics,
+        ("partitions",): bounds.partitions,
+        ("groups",): bounds.groups,
+        ("offsets",): bounds.offsets,
+        ("offset_note_bytes",): bounds.note_bytes,
+        ("producers",): bounds.producers,
+        ("producer_partitions",): bounds.sequences,
+        ("entries",): bounds.entry_bytes // ENTRY_BYTES,
+    }
 
 
 def publish_state(metrics: Metrics, replica: Replica, ready: Callable[[], str | None]) -> None:
@@ -71,7 +90,12 @@ def publish_state(metrics: Metrics, replica: Replica, ready: Callable[[], str | 
     metrics.sample(m.STATE_OBJECTS, lambda: len(replica.state.streams.objects))
     metrics.sample(m.STATE_GROUPS, lambda: len(replica.state.groups.by_name))
     metrics.sample(m.STATE_PRODUCERS, lambda: len(replica.state.producers.by_id))
+    metrics.sample(m.STATE_OFFSETS, lambda: replica.state.groups.offsets)
+    metrics.sample(m.STATE_OFFSET_NOTE_BYTES, lambda: replica.state.groups.note_bytes)
+    metrics.sample(m.STATE_PRODUCER_PARTITIONS, lambda: replica.state.producers.sequences)
+    metrics.sample_all(m.STATE_LIMIT, lambda: state_limits(replica.state.topics.bounds))
     metrics.sample(m.STATE_MEMBERS, lambda: len(replica.state.members.brokers()))
+    metrics.sample(m.STORE_FULL, lambda: float(bool(replica.room.why)), "command_log")
     metrics.sample(m.BROKER_EPOCH, lambda: replica.epoch)
     metrics.sample(m.BROKER_READY, lambda: float(ready() is None))
 

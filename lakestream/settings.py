@@ -13,11 +13,15 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from lakestream.redaction import MASK, has_password, mask_urls, read_secret, secrets_in, store_secrets
+
 ENVIRONMENT_PREFIX = "LAKESTREAM_"
 CONFIG_VARIABLE = "LAKESTREAM_CONFIG"
 BOOTSTRAP_VARIABLE = "LAKESTREAM_BOOTSTRAP"
 DEFAULT_CONFIG_FILE = "lakestream.toml"
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+FILE_SUFFIX, FILE_FLAG = "_file", "-file"
+"""Behind the name of a secret setting: the file that has its value."""
 METADATA_FOLDER = "lakestream-metadata"
 """Where the command log goes if nobody says, and data is a bucket, which cannot hold it."""
 INT32_MAX = 2**31 - 1
@@ -31,11 +35,16 @@ class SettingsError(ValueError):
     """A setting is unknown or has a value that cannot be; the message says which and what would be right."""
 
 
+WHOLE, URL = "whole", "url"
+"""How much of a secret setting is hidden where it is shown: all of it, or the password in a URL."""
+
+
 def _setting(
-    group: str, default: T, doc: str, *, low: int = 0, high: int = INT64_MAX, choices: tuple[str, ...] = ()
-) -> T:
-    metadata = {"group": group, "doc": doc, "low": low, "high": high, "choices": choices}
-    value: Any = field(default=default, metadata=metadata)
+    group: str, default: T, doc: str, *, low: int = 0, high: int = INT64_MAX, choices: tuple[str, ...] = (),
+    secret: str = "",
+) -> T:  # fmt: skip
+    metadata = {"group": group, "doc": doc, "low": low, "high": high, "choices": choices, "secret": secret}
+    value: Any = field(default=default, metadata=metadata, repr=not secret)
     return value  # type: ignore[no-any-return]
 
 
@@ -54,14 +63,25 @@ class Settings:
         "The command log: sqlite:///path or memory:. Empty: in the data folder; for a URL ./lakestream-metadata.",
     )  # fmt: skip
     brokers: int = _setting(_PLACE, 1, "How many broker processes `serve` starts.", low=1, high=1000)
-    kafka_host: str = _setting(_PLACE, "127.0.0.1", "Address that Kafka listeners bind to; 0.0.0.0 for all.")
+    kafka_host: str = _setting(
+        _PLACE, "127.0.0.1", "Address that Kafka listeners bind to; 0.0.0.0 for all, with allow_unauthenticated."
+    )
     kafka_port: int = _setting(_PLACE, 9092, "First Kafka port; broker N takes the Nth next. 0: free ones.", high=_PORT)
     advertised_host: str = _setting(_PLACE, "", "Host name that clients are told. Empty: kafka_host.")
     advertised_port: int = _setting(_PLACE, 0, "First port that clients are told. 0: kafka_port.", high=_PORT)
     http_host: str = _setting(_PLACE, "127.0.0.1", "Address that HTTP listeners bind to.")
     http_port: int = _setting(_PLACE, 8181, "First HTTP port; broker N takes the Nth next. 0: free ones.", high=_PORT)
 
+    allow_unauthenticated: bool = _setting(
+        _PLACE, False, "Bind to addresses that other machines reach, although nobody is asked for a password."
+    )
+    umask: str = _setting(_PLACE, "077", "Permissions that new files do not get, in octal; 027 lets the group read.")
+
     auto_create_topics_enable: bool = _setting(_TOPICS, True, "Create a topic when a client first asks for it.")
+    auto_create_topics_per_request: int = _setting(_TOPICS, 100, "Most topics that one request creates by asking.")
+    auto_create_topics_per_minute: int = _setting(
+        _TOPICS, 1_000, "Most topics that a broker creates in a minute because clients ask for them."
+    )
     num_partitions: int = _setting(_TOPICS, 1, "Partitions of a topic created without a number.", low=1, high=100_000)
     default_replication_factor: int = _setting(
         _TOPICS, 1, "Replication factor shown when none was asked for; the store's durability is what counts.",
@@ -94,11 +114,25 @@ class Settings:
     connections_max_idle_ms: int = _setting(_NET, 600_000, "Idle time after which a connection is closed.", low=1)
     socket_request_max_bytes: int = _setting(_NET, 104_857_600, "Largest request accepted.", low=1024, high=INT32_MAX)
     fetch_max_bytes: int = _setting(_NET, 57_671_680, "Most bytes of one fetch answer.", low=1024, high=INT32_MAX)
+    max_fetch_session_partitions: int = _setting(
+        _NET, 200_000, "Most partitions that the fetch sessions of one broker name; more are fetched without a session."
+    )
+    http_max_connections: int = _setting(
+        _NET, 1000, "Most HTTP connections of one broker; further ones are answered health only.", low=1
+    )
+    http_max_connections_per_address: int = _setting(_NET, 250, "Most HTTP connections from one client address.", low=1)
+    http_body_bytes: int = _setting(_NET, 128 << 20, "Bodies of HTTP requests in memory; more get 503.", low=16 << 20)
+    http_allowed_hosts: str = _setting(
+        _NET, "", "Further names of the HTTP port, with commas between; *.x.org: all below x.org; *: any."
+    )
     drain_ms: int = _setting(_NET, 10_000, "How long a stopping broker may finish its work before it is killed.")
 
     broker_session_ms: int = _setting(_META, 9_000, "Silence after which a broker counts as dead.", low=100)
     broker_heartbeat_ms: int = _setting(_META, 2_000, "How often a broker says that it lives.", low=10)
     checkpoint_every: int = _setting(_META, 20_000, "Commands between two checkpoints of the state.", low=10)
+    checkpoint_bytes: int = _setting(
+        _META, 67_108_864, "Bytes of commands after which a checkpoint is taken earlier.", low=1024
+    )
     log_retention_check_interval_ms: int = _setting(_META, 30_000, "How often retention is applied.", low=10)
     collector_interval_ms: int = _setting(_META, 60_000, "How often dead WAL objects are looked for.", low=10)
     collector_grace_ms: int = _setting(_META, 600_000, "How long an unreferenced WAL object is still kept.")
@@ -109,11 +143,23 @@ class Settings:
     table_file_bytes: int = _setting(_LAKE, 128 << 20, "How large a table's files become.", low=1 << 20, high=1 << 31)
     table_orphans_ms: int = _setting(_LAKE, 259_200_000, "Age at which others' files that nothing leads to go.")
 
+    table_history_ms: int = _setting(_LAKE, 600_000, "Age up to which every snapshot of a table stays.", low=1)
+    table_history_minutes_ms: int = _setting(_LAKE, 3_600_000, "Age up to which one snapshot a minute stays.")
+    table_history_hours_ms: int = _setting(_LAKE, 86_400_000, "Age up to which one snapshot an hour stays.")
+    table_history_days_ms: int = _setting(_LAKE, 604_800_000, "Age up to which one snapshot a day stays.")
+    table_history_removed_ms: int = _setting(_LAKE, 3_600_000, "Age up to which snapshots keep rows that were removed.")
+
     catalog: str = _setting(
-        _LAKE, "", "Another catalog for the tables: a name in PyIceberg's configuration, or a URI. Empty: our own."
-    )
+        _LAKE, "", "Another catalog for the tables: a name in PyIceberg's configuration, or a URI. Empty: our own.",
+        secret=URL,
+    )  # fmt: skip
     catalog_namespace: str = _setting(_LAKE, "streams", "The namespace of the topics' tables in that catalog.")
-    catalog_properties: str = _setting(_LAKE, "", "Further PyIceberg properties of it: name=value,name=value.")
+    catalog_properties: str = _setting(
+        _LAKE, "", "Further PyIceberg properties of it: name=value,name=value.", secret=WHOLE
+    )
+    catalog_allowed_locations: str = _setting(
+        _LAKE, "", "Folders outside the data, divided by commas, that users' own tables may lie in. Streams never do."
+    )
 
     log_level: str = _setting(_LOGS, "info", "Least severe line logged.", choices=("debug", "info", "warning", "error"))
     log_format: str = _setting(
@@ -133,6 +179,8 @@ class Setting:
     low: int
     high: int
     choices: tuple[str, ...]
+    secret: str
+    """WHOLE or URL for a setting that holds a secret: FILE_SUFFIX behind its name gives the file that has it."""
 
     @property
     def flag(self) -> str:
@@ -141,6 +189,11 @@ class Setting:
     @property
     def variable(self) -> str:
         return ENVIRONMENT_PREFIX + self.name.upper()
+
+    def shown(self, value: object) -> str:
+        """A value as people and clients may see it."""
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return MASK if text and self.secret == WHOLE else mask_urls(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,19 +223,23 @@ def load(
     origins = dict.fromkeys(rows, "default")
     path = _config_path(config, environ, folder)
     if path is not None:
-        for name, value in _read_file(path):
-            values[name] = _parsed(_row(rows, name, path), value, f"{path}: {name}")
-            origins[name] = f"file {path}"
+        in_file = dict(_read_file(path))
+        for name in in_file:
+            _row(rows, name.removesuffix(FILE_SUFFIX) if is_secret_file(name, rows) else name, path)
+        for row in rows.values():
+            both = row.name, row.name + FILE_SUFFIX
+            given = _given(row, in_file, both, (f"{path}: {both[0]}", f"{path}: {both[1]}"), folder)
+            if given is not None:
+                values[row.name], origins[row.name] = given[0], f"file {path}"
     for row in rows.values():
-        given = environ.get(row.variable)
-        if given is not None:
-            values[row.name] = _parsed(row, given, row.variable)
-            origins[row.name] = f"environment {row.variable}"
-        flag = flags.get(row.name)
-        if flag is not None:
-            values[row.name] = _parsed(row, flag, row.flag)
-            origins[row.name] = f"flag {row.flag}"
+        variables = row.variable, row.variable + FILE_SUFFIX.upper()
+        by_flag = {row.flag: flags.get(row.name), row.flag + FILE_FLAG: flags.get(row.name + FILE_SUFFIX)}
+        for kind, source, names in (("environment", environ, variables), ("flag", by_flag, tuple(by_flag))):
+            given = _given(row, source, names, names, folder)
+            if given is not None:
+                values[row.name], origins[row.name] = given[0], f"{kind} {given[1]}"
     known = {row.variable for row in rows.values()} | {CONFIG_VARIABLE, BOOTSTRAP_VARIABLE, CHILD_VARIABLE}
+    known |= {row.variable + FILE_SUFFIX.upper() for row in rows.values() if row.secret}
     ignored = tuple(sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in known))
     asked = Settings(**values)  # type: ignore[arg-type]
     if origins["tables"] == "default" and "memory:" in (asked.data[:7], asked.metadata[:7]):
@@ -190,6 +247,35 @@ def load(
         asked = replace(asked, tables=False)
     settings = _checked(asked)
     return Loaded(settings=settings, origins=origins, ignored=ignored)
+
+
+def _given(
+    row: Setting, source: Mapping[str, Any], names: tuple[str, ...], where: tuple[str, ...], folder: Path
+) -> tuple[Value, str] | None:
+    """What a source says of a setting, by itself or by a file that has the value, and under which of two names."""
+    value, file = source.get(names[0]), source.get(names[1]) if row.secret else None
+    if value is not None and file is not None:
+        raise SettingsError(f"{where[0]} and {where[1]} are both given; one of them is enough")
+    if file is not None:
+        try:
+            return _parsed(row, read_secret(folder / str(file)), where[1]), names[1]
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            raise SettingsError(f"{where[1]}: {folder / str(file)} cannot be read: {reason}") from None
+    return None if value is None else (_parsed(row, value, where[0]), names[0])
+
+
+def known_secrets(settings: Settings, environ: Mapping[str, str]) -> list[str]:
+    """Every secret value that this process was given: what none of its log lines may show."""
+    pairs = [part.partition("=") for part in settings.catalog_properties.split(",")]
+    properties = {name.strip(): value.strip() for name, _, value in pairs} | {"catalog": settings.catalog}
+    return secrets_in({**store_secrets(environ), **properties})
+
+
+def is_secret_file(name: str, rows: Mapping[str, Setting]) -> bool:
+    """Whether this names the file of a secret setting, and no setting."""
+    row = rows.get(name.removesuffix(FILE_SUFFIX)) if name not in rows and name.endswith(FILE_SUFFIX) else None
+    return row is not None and row.secret != ""
 
 
 CHILD_VARIABLE = "LAKESTREAM_CHILD_SETTINGS"
@@ -204,6 +290,7 @@ def from_json(text: str) -> Settings:
     return Settings(**json.loads(text))
 
 
+KEYS: Final = "keys of a store go in the environment (AWS_SECRET_ACCESS_KEY and the like)"
 DATA_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "memory")
 """Stores of records, by how their URLs begin."""
 
@@ -289,7 +376,7 @@ def _parsed(row: Setting, value: object, where: str) -> Value:
     if row.kind is int:
         return _parsed_int(row, value, where)
     if not isinstance(value, str):
-        raise SettingsError(f"{where}: expected text, not {value!r}")
+        raise SettingsError(f"{where}: expected text" + ("" if row.secret else f", not {value!r}"))
     if row.choices:
         by_lower = {choice.lower(): choice for choice in row.choices}
         if value.lower() not in by_lower:
@@ -336,6 +423,9 @@ def _checked(settings: Settings) -> Settings:
         metadata = f"sqlite://{Path(metadata.removeprefix('file://')).absolute()}"
     if not metadata.startswith(("sqlite:", "memory:", "owner:")):
         raise SettingsError(f"metadata: {metadata!r} is no URL we know; use sqlite:///path or memory:")
+    for name, place in (("data", settings.data), ("metadata", metadata)):
+        if has_password(place):
+            raise SettingsError(f"{name}: a password has no place in {mask_urls(place)}: locations are public; {KEYS}")
     if is_url(settings.data) and settings.data.partition(":")[0] not in DATA_SCHEMES:
         raise SettingsError(f"data: {settings.data!r} is no place we know; use a folder, s3://, gs:// or az://")
     if is_url(settings.data) and re.match(r"memory:|\w+://[^/]", settings.data) is None:
@@ -350,6 +440,8 @@ def _checked(settings: Settings) -> Settings:
     levels = settings.catalog_namespace.split(".")
     if any(not level.strip() or "/" in level or "\\" in level for level in levels):
         raise SettingsError(f"catalog_namespace: {settings.catalog_namespace!r} is no namespace")
+    if re.fullmatch(r"0?[0-7]{3}", settings.umask) is None or int(settings.umask, 8) & 0o700:
+        raise SettingsError(f"umask: expected octal digits that leave all to the owner (077), not {settings.umask!r}")
     if settings.broker_session_ms < 2 * settings.broker_heartbeat_ms:
         raise SettingsError("broker_session_ms must be at least twice broker_heartbeat_ms, or live brokers expire")
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:

@@ -18,8 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +27,7 @@ from lakestream import settings as config
 from lakestream.lockfile import LockedFile
 from lakestream.ports import choose_ports
 from lakestream.readiness import GIVE_UP, NO_STORE, Announcement, parse
+from lakestream.scratch import Scratch
 from lakestream.settings import Settings
 
 log = logging.getLogger("lakestream.supervisor")
@@ -55,16 +55,24 @@ class Programs:
 def serve(settings: Settings, programs: Programs | None = None) -> int:
     """Run until a signal stops us; returns the exit code. Raises SettingsError if it cannot start like this."""
     with contextlib.ExitStack() as held:
-        folder = config.data_folder(settings)
+        held.enter_context(locked(settings))
+        database = config.sqlite_path(settings.metadata)
+        each = for_each_broker(settings)
+        sockets = Scratch("serve")
+        held.callback(sockets.remove)
+        return asyncio.run(_Supervisor(each, database, sockets.path, programs or Programs()).run())
+
+
+@contextlib.contextmanager
+def locked(settings: Settings) -> Iterator[None]:
+    """Nobody else serves from the data folder, or from the metadata file, meanwhile."""
+    folder, database = config.data_folder(settings), config.sqlite_path(settings.metadata)
+    with contextlib.ExitStack() as held:
         if folder is not None:
             held.enter_context(LockedFile(folder / ".lakestream.lock", f"the data folder {folder}"))
-        database = config.sqlite_path(settings.metadata)
         if database is not None and (folder is None or database.parent.absolute() != folder.absolute()):
             held.enter_context(LockedFile(Path(f"{database}.serve"), f"the metadata file {database}"))
-        each = for_each_broker(settings)
-        sockets = Path(tempfile.mkdtemp(prefix="lakestream-"))
-        held.callback(shutil.rmtree, sockets, ignore_errors=True)
-        return asyncio.run(_Supervisor(each, database, sockets, programs or Programs()).run())
+        yield
 
 
 def for_each_broker(settings: Settings) -> list[Settings]:

@@ -125,12 +125,11 @@ async def start_world(folder: Path, engine: Engine | None = None) -> CareWorld:
     metrics = Metrics()
     lake.publish(metrics)
 
-    async def none(_: int):  # type: ignore[no-untyped-def]
-        for never in ():
-            yield never
+    async def none(after: int, limit: int, wait_s: float) -> bytes:
+        return b""
 
     sources = HttpSources(
-        ready=lambda: None, brokers=list, metadata=dict, commands=none, metrics=metrics, tail=lake.tail,
+        ready=lambda: None, brokers=list, metadata=lambda: [b"{}"], commands=none, metrics=metrics, tail=lake.tail,
         tables=lake.table_sources(),
     )  # fmt: skip
     http = HttpServer(sources, "127.0.0.1", 0)

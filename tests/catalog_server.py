@@ -10,9 +10,12 @@ from typing import Any, TypeVar
 
 from lakestream.clock import SystemClock
 from lakestream.data.tables.store import FolderTableStore
+from lakestream.data.tables.wider_store import WiderStore
 from lakestream.interfaces import CommandLog
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.metrics import Metrics
+from lakestream.model.catalog_names import Warehouse
+from lakestream.model.levels import NEWEST
 from lakestream.model.state import State
 from lakestream.protocol.http.iceberg import catalog_app
 from lakestream.protocol.http.server import HttpServer, HttpSources
@@ -24,8 +27,14 @@ T = TypeVar("T")
 class CatalogServer:
     """One broker; several may share a log and a folder."""
 
-    def __init__(self, folder: Path, log: MemoryLogStore | CommandLog | None = None, broker_id: int = 0) -> None:
-        self.store = FolderTableStore(folder)
+    def __init__(
+        self, folder: Path, log: MemoryLogStore | CommandLog | None = None, broker_id: int = 0,
+        allowed: tuple[str, ...] = (), level: int = NEWEST,
+    ) -> None:  # fmt: skip
+        """`allowed` are folders elsewhere that users' tables may lie in; `level` is what the broker knows."""
+        self._level = level
+        self.store = WiderStore(FolderTableStore(folder), lambda: allowed, dict)
+        self.warehouse = Warehouse(self.store.root, allowed)
         self.loop = asyncio.new_event_loop()
         self._log = log
         self._id = broker_id
@@ -58,19 +67,18 @@ class CatalogServer:
         self.loop.run_forever()
 
     async def _start(self) -> None:
-        self.broker: TestBroker = await start_broker(self._log, broker_id=self._id)
+        self.broker: TestBroker = await start_broker(self._log, broker_id=self._id, level=self._level)
         app = catalog_app(
-            self.broker.replica, self.store, self.store.root, clock=SystemClock(), random=Random(self._id + 1)
+            self.broker.replica, self.store, self.warehouse, clock=SystemClock(), random=Random(self._id + 1)
         )
 
-        async def no_commands(after: int) -> Any:
-            for nothing in ():
-                yield nothing
+        async def no_commands(after: int, limit: int, wait_s: float) -> bytes:
+            return b""
 
         self._sources = HttpSources(
             ready=lambda: None,
             brokers=lambda: [],
-            metadata=lambda: {},
+            metadata=lambda: [b"{}"],
             commands=no_commands,
             metrics=Metrics(),
             mounts={"/iceberg": app},

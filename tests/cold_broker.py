@@ -10,17 +10,21 @@ from lakestream.clock import SystemClock
 from lakestream.data.memory import MemoryWal
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
-from lakestream.model.commands import LEVEL, Register
+from lakestream.model.commands import Register
+from lakestream.model.levels import NEWEST
 from lakestream.model.records import Record, encode_batch
-from lakestream.protocol.kafka import codec
+from lakestream.protocol.kafka import codec, wire
+from lakestream.protocol.kafka.acls import AclApis
 from lakestream.protocol.kafka.apis import APIS
 from lakestream.protocol.kafka.calls import Handler, RequestContext
 from lakestream.protocol.kafka.configs import ConfigApis
-from lakestream.protocol.kafka.creation import TopicMaker
+from lakestream.protocol.kafka.creation import TokenBucket, TopicMaker
 from lakestream.protocol.kafka.messages.topics import CreatableTopic, CreateTopicsRequest
 from lakestream.protocol.kafka.metadata import MetadataApis
 from lakestream.protocol.kafka.offsets import OffsetApis
 from lakestream.protocol.kafka.producers import ProducerApis
+from lakestream.protocol.kafka.replicas import ReplicaApis
+from lakestream.protocol.kafka.topic_partitions import TopicPartitionApis
 from lakestream.protocol.kafka.topics import TopicApis
 from lakestream.stream.appender import Appender, Submission
 from lakestream.stream.cache import Cache
@@ -42,7 +46,8 @@ class ColdBroker:
         self.replica = Replica(self.log, wal, SystemClock(), broker_id)
         cache = Cache(1 << 20)
         self.appender = Appender(self.replica, wal, cache, SystemClock(), AppendLimits())
-        maker = TopicMaker(self.replica, settings, Random(broker_id))
+        per_minute = TokenBucket(SystemClock(), 1000)
+        maker = TopicMaker(self.replica, settings, Random(broker_id), per_minute, per_request=100)
         self.handlers: dict[int, Handler] = {}
         self.metadata = MetadataApis(self.replica, maker, lambda: self.handlers)
         for family in (
@@ -51,13 +56,16 @@ class ColdBroker:
             ConfigApis(self.replica, settings),
             OffsetApis(self.replica, Reader(self.replica, wal, cache, ReadLimits())),
             ProducerApis(self.replica),
+            TopicPartitionApis(self.replica),
+            ReplicaApis(self.replica, settings["data"], None),
+            AclApis(),
         ):
             self.handlers.update(family.handlers())
 
     async def start(self) -> None:
         await self.replica.start()
         number = self.replica.member_id
-        about = Register(b"%d" % number, "kin", "broker", f"host{number}", 9000 + number, f"http{number}", 77, LEVEL)
+        about = Register(b"%d" % number, "kin", "broker", f"host{number}", 9000 + number, f"http{number}", 77, NEWEST)
         await self.replica.register(about)
 
     async def stop(self) -> None:
@@ -70,6 +78,9 @@ class ColdBroker:
         flexible = api.is_flexible(version)
         request = codec.decode(api.request, version, flexible, codec.encode(request, version, flexible))
         response = await self.handlers[key](context(key, version), request)
+        if isinstance(response, list):
+            head = len(wire.begin_frame(wire.has_flexible_response_header(key, flexible)))
+            return codec.decode(api.response, version, flexible, b"".join(response)[head:])
         return codec.decode(api.response, version, flexible, codec.encode(response, version, flexible))
 
     async def create(self, name: str, partitions: int = 1, replication: int = 1) -> bytes:
@@ -79,13 +90,15 @@ class ColdBroker:
         assert made.error_code == 0, made.error_message
         return bytes(made.topic_id)
 
-    async def append(self, topic: str, partition: int, timestamps: list[int]) -> int:
-        """One batch with a record for each timestamp; its base offset."""
+    async def append(
+        self, topic: str, partition: int, timestamps: list[int], producer: tuple[int, int, int] = (-1, -1, -1)
+    ) -> int:
+        """One batch with a record for each timestamp; its base offset. `producer`: its id, epoch and first sequence."""
         stream = self.replica.state.topics.by_name[topic].streams[partition]
         records = [Record(offset=i, timestamp=t, key=None, value=b"v", headers=()) for i, t in enumerate(timestamps)]
         batch = encode_batch(records)
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        row = (stream, len(records), len(batch), max(timestamps), -1, -1, -1)
+        row = (stream, len(records), len(batch), max(timestamps), *producer)
         self.appender.submit(Submission([row], [memoryview(batch)], lambda: None, done.set_result))
         (base,) = await done
         return int(base)

@@ -8,14 +8,16 @@ import msgspec
 
 from lakestream.errors import Halted
 from lakestream.model import state as state_module
+from lakestream.model.bounds import CONFIGS as BOUND_CONFIGS
 from lakestream.model.care import DONE, RUNNING, NoteCare, NotePipeline, RequestCare, TellCare
 from lakestream.model.care import KINDS as CARE_KINDS
 from lakestream.model.catalog import HoldTopic, Land, TablesPurged
 from lakestream.model.catalog_landing import LandedRange
+from lakestream.model.catalog_namespaces import CreateNamespace, DropNamespace, UpdateNamespace
+from lakestream.model.catalog_views import CommitView
 from lakestream.model.commands import (
     APPEND,
     ENVELOPE,
-    LEVEL,
     AdvanceLogStart,
     AllocateProducerId,
     AlterConfigs,
@@ -37,18 +39,28 @@ from lakestream.model.commands import (
     pack,
 )
 from lakestream.model.group_members import MemberRow
-from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets, ExpireOffsets
+from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets, ExpireGroups, ExpireOffsets
 from lakestream.model.groups import Assign, DeleteGroup, NewGeneration, RemoveMembers, ReplaceMember, coordinator
+from lakestream.model.levels import BOUNDED, FIRST, NEWEST
+from lakestream.model.pieces import BeginTopic, Dismantle, ExtendTopic
 from lakestream.model.rebinding import Rebind
+from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
 from lakestream.model.state import State, apply, dump
 from lakestream.model.streams import pack_append
 
-BODIES: dict[int, type[Body]] = {body.KIND: body for family in state_module._FAMILIES for body, _ in family.RULES}
+BODIES: dict[int, type[Body]] = {body.KIND: body for family in state_module.FAMILIES for body, _ in family.RULES}
 """Every cold command but `Register`, by its kind."""
-KINDS = frozenset({Register.KIND, APPEND, *BODIES})
+KINDS = frozenset({Register.KIND, APPEND, STAMPED_APPEND, *BODIES})
 NUMBERS = (0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**63, 2**64 - 1)
 """What a msgpack integer can be at its ends."""
 MARK = "~~~"
+
+
+def level_of(kind: int) -> int:
+    """The level that members propose commands of this kind with."""
+    if kind == STAMPED_APPEND:
+        return BOUNDED
+    return BODIES[kind].LEVEL if kind in BODIES else FIRST
 
 
 class CommandSource:
@@ -59,6 +71,7 @@ class CommandSource:
         self._makers = (
             self._topics, self._topics, self._records, self._records, self._members, self._generation,
             self._generation, self._offsets, self._producers, self._outside,
+            self._catalog,
         )  # fmt: skip
 
     def next(self, state: State) -> bytes:
@@ -70,19 +83,25 @@ class CommandSource:
         kind, payload = self._body(state, member.id)
         n = member.last_n + 1 if chance.random() < 0.97 else chance.randint(0, member.last_n + 3)
         epoch = member.epoch if chance.random() < 0.98 else chance.randint(0, member.epoch + 1)
-        level = LEVEL if chance.random() < 0.98 else LEVEL + 1
+        level = level_of(kind) if chance.random() < 0.98 else NEWEST + 1
         return encode(level, kind, member.id, epoch, n, payload)
 
     def _register(self, state: State) -> bytes:
         chance = self.chance
         incarnation = bytes([chance.randint(0, 9)] * 16)
-        body = Register(incarnation, state.cluster or "cluster", "broker", "host", 9092, "", 1, LEVEL, "rack")
-        return encode(LEVEL, Register.KIND, chance.randint(0, 3), 0, 0, pack(body))
+        known = chance.choice((FIRST, NEWEST, NEWEST))
+        body = Register(incarnation, state.cluster or "cluster", "broker", "host", 9092, "", 1, known, "rack")
+        return encode(FIRST, Register.KIND, chance.randint(0, 3), 0, 0, pack(body))
 
     def _body(self, state: State, member: int) -> tuple[int, bytes]:
         chance = self.chance
         if chance.random() < 0.35:
-            return APPEND, self._append(state, member)
+            append = self._append(state, member)
+            if chance.random() < 0.7:
+                return APPEND, append
+            stamped = {self._stream(state) for _ in range(chance.randint(0, 4))}
+            payload = pack_stamped(chance.randint(0, 10**12), stamped, append)
+            return STAMPED_APPEND, payload if chance.random() < 0.95 else self.spoil(payload)
         body = chance.choice(self._makers)(state, member)
         payload = pack(body)
         if chance.random() < 0.05:
@@ -168,6 +187,25 @@ class CommandSource:
             CreatePartitions(chance.choice(ids), chance.randint(0, 6)),
             AlterConfigs(chance.choice(ids), changes),
             AlterConfigs(b"", [("num.partitions", chance.choice(("3", None)))]),
+            self._pieces(state),
+            self._pieces(state),
+        ))  # fmt: skip
+
+    def _pieces(self, state: State) -> Body:
+        """Topics in pieces, and small limits."""
+        chance = self.chance
+        forming = [*state.topics.forming, *state.topics.by_id, b"\x07" * 16]
+        doomed = [*state.topics.doomed, *state.topics.by_id, b"\x07" * 16]
+        producers, groups = list(state.producers.by_id)[:3], list(state.groups.by_name)[:3]
+        limit: tuple[str, str | None] = (chance.choice(list(BOUND_CONFIGS)), chance.choice(("2", "10", "100", None)))
+        name = f"topic-{chance.randint(0, 8)}"
+        return chance.choice((
+            BeginTopic(name, chance.randbytes(16), chance.randint(0, 4), chance.randint(0, 2), {}),
+            ExtendTopic(forming[0]), ExtendTopic(forming[0]), ExtendTopic(chance.choice(forming)),
+            Dismantle(doomed[0], [*producers, 99], [*groups, "nobody"], chance.random() < 0.5),
+            Dismantle(chance.choice(doomed), [], [], True),
+            AlterConfigs(b"", [limit]), AlterConfigs(b"", [("lakestream.command.partitions", "1")]),
+            DeleteTopic(chance.choice([*state.topics.by_id, b""]), again=True),
         ))  # fmt: skip
 
     def _records(self, state: State, member: int) -> Body:
@@ -192,8 +230,8 @@ class CommandSource:
         wall = chance.randint(10**12, 2 * 10**12)
         return chance.choice((
             Heartbeat(wall, state.sequence, state.digest, 0), Heartbeat(wall, 1, 1, 0, 0), Noop(), Noop(1, 1),
-            Expire(other.id, other.epoch, chance.choice((other.heard, 1))), RaiseLevel(LEVEL),
-            RaiseLevel(LEVEL + 5), Leave() if chance.random() < 0.3 else Noop(),
+            Expire(other.id, other.epoch, chance.choice((other.heard, 1))), RaiseLevel(NEWEST),
+            RaiseLevel(NEWEST + 5), Leave() if chance.random() < 0.3 else Noop(),
         ))  # fmt: skip
 
     def _generation(self, state: State, member: int) -> Body:
@@ -205,12 +243,13 @@ class CommandSource:
         members = list(group.members) if group else ["m0"]
         if group is not None and group.members and chance.random() < 0.8:
             heard = group.members[members[0]].heard
+            joining = chance.random() < 0.5
             static = next(iter(group.statics.items()), ("i0", "m0"))
             return chance.choice((
                 Assign(name, generation, group.leader, [(one, b"a") for one in members]),
                 RemoveMembers(name, generation, [(members[0], chance.choice((0, heard, 1)))]),
                 ReplaceMember(name, static[1], self._row(f"m{chance.randint(5, 9)}", static[0])),
-                CommitOffsets(name, generation, members[0], None, [(self._stream(state), 5, 0, "note")]),
+                CommitOffsets(name, generation, members[0], None, [(self._stream(state), 5, 0, "note")], -1, joining),
                 NewGeneration(name, generation, changed, "consumer", rows, []),
                 DeleteGroup(name),
             ))  # fmt: skip
@@ -229,6 +268,7 @@ class CommandSource:
             CommitOffsets(name, chance.randint(0, 2), "m0", None, [(stream, 1, 0, "")], 1000),
             DeleteOffsets(name, [stream, 999]), ExpireOffsets(state.members.time_ms - chance.choice((0, 10**9))),
             DeleteGroup(name),
+            ExpireGroups(state.members.time_ms - chance.choice((0, 10**9)), [*state.groups.by_name, "nobody"]),
         ))  # fmt: skip
 
     def _producers(self, state: State, member: int) -> Body:
@@ -274,6 +314,23 @@ class CommandSource:
             HoldTopic(topic_id, chance.choice(("", "", "somebody did something"))),
             TablesPurged([*list(state.catalog.departed)[:1], "nothing"]),
         ))  # fmt: skip
+
+    def _catalog(self, state: State, member: int) -> Body:
+        """Namespaces and views."""
+        chance, catalog = self.chance, state.catalog
+        if "shop" not in catalog.namespaces or chance.random() < 0.2:
+            return chance.choice((
+                CreateNamespace("shop", {"owner": "ann"}), UpdateNamespace("shop", ["owner"], {"x": "y"}),
+                DropNamespace("shop"),
+            ))  # fmt: skip
+        known = list(catalog.views.by_key)
+        if not known or chance.random() < 0.4:
+            return CommitView("shop", f"v{chance.randint(0, 5)}", f"u{chance.randint(10, 30)}", "", "m0")
+        key = chance.choice(known)
+        view = catalog.views.by_key[key]
+        location = chance.choice(("", f"m{chance.randint(1, 9)}"))
+        to = chance.choice((None, None, ("shop", f"v{chance.randint(0, 5)}"), ("none", "v")))
+        return CommitView(*key, view.uuid, chance.choice((view.location, "stale")), location, to)
 
 
 def commands(seed: int | str, count: int) -> list[bytes]:

@@ -6,12 +6,14 @@ from random import Random
 
 from lakestream.clock import SystemClock
 from lakestream.data.memory import MemoryWal
-from lakestream.interfaces import CommandLog, Wal
+from lakestream.interfaces import CheckpointNote, Clock, CommandLog, Wal
+from lakestream.metadata.checkpoint import dump_here, note_stored, store_state
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.batch import HEADER
 from lakestream.model.commands import CreateTopic, Register
+from lakestream.model.levels import NEWEST
 from lakestream.model.records import Record, decode_batch, encode_batch
 from lakestream.model.streams import Stream
 from lakestream.stream.appender import Answer, Appender, Submission
@@ -71,6 +73,13 @@ def batch(*values: bytes, timestamp: int = 1000, producer: int = -1, epoch: int 
     return encode_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
+async def checkpoint_now(replica: Replica, log: CommandLog, wal: Wal) -> CheckpointNote:
+    """Store and note the state as it is, without waiting until it is due or agreed on."""
+    note, _ = await store_state(replica.state, replica.identity, replica.member_id, replica.epoch, wal, dump_here)
+    await note_stored(note, log)
+    return note
+
+
 async def start_broker(
     store: MemoryLogStore | CommandLog | None = None,
     wal: Wal | None = None,
@@ -78,13 +87,16 @@ async def start_broker(
     append_limits: AppendLimits | None = None,
     read_limits: ReadLimits | None = None,
     seed: int = 1,
+    role: str = "broker",
+    level: int = NEWEST,
+    clock: Clock | None = None,
 ) -> TestBroker:
-    """A broker that has joined the cluster of this log."""
+    """A broker that has joined the cluster of this log, and knows this feature level."""
     log: CommandLog = MemoryLog(store) if isinstance(store, MemoryLogStore) else store or MemoryLog(MemoryLogStore())
     wal = wal or MemoryWal()
-    clock = SystemClock()
+    clock = clock or SystemClock()
     replica = Replica(log, wal, clock, broker_id)
-    about = Register(b"", "", "broker", "127.0.0.1", 9092 + broker_id, "", 1, 1)
+    about = Register(b"", "", role, "127.0.0.1", 9092 + broker_id, "", 1, level)
     membership = Membership(replica, clock, Random(seed * 1000 + broker_id), about, Timing())
     cache = Cache(8 << 20)
     made = TestBroker(

@@ -16,6 +16,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.commands import CreateTopic, Expire, Register
 from lakestream.model.groups import coordinator
+from lakestream.model.levels import NEWEST
 from lakestream.model.reasons import Reason
 from lakestream.settings import Settings
 from lakestream.stream.group_offsets import GroupOffsets
@@ -115,7 +116,7 @@ class GroupCluster:
         self.brokers[broker_id] = broker
         await replica.start()
         incarnation = self.store.last.to_bytes(8, "big") + bytes([broker_id])
-        await replica.register(Register(incarnation, "c", "broker", "127.0.0.1", 9092 + broker_id, "", 1, 1))
+        await replica.register(Register(incarnation, "c", "broker", "127.0.0.1", 9092 + broker_id, "", 1, NEWEST))
         return broker
 
     async def expire(self, broker_id: int, by: GroupBroker) -> None:

@@ -35,7 +35,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.typedef import Record
 
 from lakestream.data.tables.iceberg import Commit, Committer
-from lakestream.data.tables.manifests import NewFile
+from lakestream.data.tables.manifests import NewFile, read_manifest, read_manifest_list
 from lakestream.data.tables.parquet import FileWriter
 from lakestream.data.tables.progress import Range
 from lakestream.data.tables.schema import ARROW_SCHEMA
@@ -343,3 +343,18 @@ def _path(uri: str) -> Path:
     return Path(uri.removeprefix("file://"))
 
 
+def reachable(lake: Lake) -> set[str]:
+    """Every file that some snapshot of the table needs, the long way."""
+    metadata = lake.table.metadata
+    found = {lake.location, *(entry["metadata-file"] for entry in metadata.value("metadata-log"))}
+    for head in metadata.snapshots:
+        found.add(head.manifest_list)
+        for listed in read_manifest_list(lake.store.get(head.manifest_list)):
+            found.add(listed.path)
+            manifest = read_manifest(lake.store.get(listed.path), listed)
+            found.update(manifest.entries[at]["data_file"]["file_path"] for at in manifest.live())
+    return found
+
+
+def stored(lake: Lake) -> set[str]:
+    return {uri for uri, _ in lake.store.list(f"{lake.table.metadata.location}/")}

@@ -19,7 +19,8 @@ from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.catalog_names import Warehouse
-from lakestream.model.commands import LEVEL, Register
+from lakestream.model.commands import Register
+from lakestream.model.levels import NEWEST
 from lakestream.pipeline.driver import Driver
 from lakestream.pipeline.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.land import Lander, committer_of
@@ -90,7 +91,7 @@ async def start_pipeline(
     clock, random = SystemClock(), Random(seed)
     wal = FolderWal(folder)
     replica = Replica(MemoryLog(log), wal, clock, member)
-    about = Register(b"", "", "pipeline", "", 0, "", 1, LEVEL)
+    about = Register(b"", "", "pipeline", "", 0, "", 1, NEWEST)
     membership = Membership(replica, clock, random, about, Timing())
     await replica.start()
     await membership.join()

@@ -1,7 +1,6 @@
 """A state with one member, made by real commands, for tests of what plans from it."""
 
 from lakestream.model.commands import (
-    LEVEL,
     AdvanceLogStart,
     CreateTopic,
     DeleteTopic,
@@ -11,6 +10,7 @@ from lakestream.model.commands import (
     encode,
     pack,
 )
+from lakestream.model.levels import NEWEST
 from lakestream.model.state import State, apply
 from lakestream.model.streams import pack_append
 
@@ -20,7 +20,7 @@ class World:
 
     def __init__(self) -> None:
         self.state = State()
-        body = Register(b"i" * 16, "cluster", "broker", "h", 1, "", 1, LEVEL)
+        body = Register(b"i" * 16, "cluster", "broker", "h", 1, "", 1, NEWEST)
         apply(self.state, 1, encode(1, Register.KIND, 0, 0, 0, pack(body)))
         self._n = 0
         self._tick = 0

@@ -66,7 +66,7 @@ class World:
 
     @classmethod
     async def make(cls, limits: Limits | None = None, with_runs: bool = True, **broker: Any) -> "World":
-        made = await start_broker(**broker)
+        made = await start_broker(**({"clock": StoppedClock()} | broker))
         for name, configs in TOPICS.items():
             await made.topic(name, PARTITIONS, **configs)
         return cls(made, limits or Limits(), with_runs)

@@ -118,8 +118,12 @@ class Cluster:
 
 
 @contextmanager
-def serving(folder: Path, brokers: int = 1, **settings: str | int | bool) -> Iterator[Cluster]:
+def serving(
+    folder: Path, brokers: int = 1, *, code: Path = ROOT, **settings: str | int | bool
+) -> Iterator[Cluster]:
     """Start `lakestream serve` on `folder`/data. Settings are those of settings.py, by their names.
+
+    `code` is the folder that the package is imported from.
 
     There are no tables unless asked for. Serving the same folder again, after this context has ended, finds its
     records again (on other ports).
@@ -131,7 +135,7 @@ def serving(folder: Path, brokers: int = 1, **settings: str | int | bool) -> Ite
     with log.open("a") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "lakestream.cli.main", "serve", *flags], cwd=folder, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=errors, text=True, env=clean_environment(),
+            stdout=subprocess.PIPE, stderr=errors, text=True, env=clean_environment(code),
         )  # fmt: skip
     cluster = Cluster(process, folder, log)
     try:
@@ -143,10 +147,10 @@ def serving(folder: Path, brokers: int = 1, **settings: str | int | bool) -> Ite
             process.stdout.close()
 
 
-def clean_environment() -> dict[str, str]:
+def clean_environment(code: Path = ROOT) -> dict[str, str]:
     """For a command of this source tree that nobody's settings reach."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("LAKESTREAM_")}
-    return {**own, "PYTHONPATH": str(ROOT)}
+    return {**own, "PYTHONPATH": str(code)}
 
 
 def eventually(

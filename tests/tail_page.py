@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from lakestream.data.tables.tail import describe_tail, pack_tail
 from lakestream.metadata.describe import describe_state
@@ -29,9 +28,8 @@ async def tail_page(
             await made()
         return told
 
-    async def no_commands(after: int) -> Any:
-        for nothing in ():
-            yield nothing
+    async def no_commands(after: int, limit: int, wait_s: float) -> bytes:
+        return b""
 
     server = HttpServer(
         HttpSources(

@@ -117,7 +117,7 @@ CONSTRAINTS += [name(path) for path in sorted((ROOT / "tests" / "engines" / "env
 @pytest.mark.parametrize("file", CONSTRAINTS)
 def test_constraints_hold_names_versions_and_hashes_only(file: str) -> None:
     pinned = r"[a-z0-9-]+(\[[a-z0-9,-]+\])?==[\w.+]+ \\"
-    allowed = re.compile(rf"#[^/]*|{pinned}|    --hash=sha256:[0-9a-f]{{64}}( \\)?|    # via [^/]*")
+    allowed = re.compile(rf"|#[^/]*|{pinned}|    --hash=sha256:[0-9a-f]{{64}}( \\)?|    # via [^/]*")
     lines = (ROOT / file).read_text().splitlines()
     assert [line for line in lines if not allowed.fullmatch(line)] == []
     pins = "\n".join(lines).split("==")[1:]
@@ -167,6 +167,36 @@ def test_relative_links_between_pages_lead_somewhere() -> None:
         if not (path.parent / target).exists()
     ]
     assert broken == []
+
+
+RULE = re.compile(r"(?<![A-Za-z0-9#])(?:(?<=_)|\b)([CLTclt][0-9]{1,2})(?=_|\b)")
+RULE_AT_HOME = re.compile(r"^- \*\*([CLT][0-9]{1,2})\b(.*?)(?=^- \*\*|^#|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def rules() -> dict[str, str]:
+    """Every rule of docs/RULES.md with its text."""
+    return dict(RULE_AT_HOME.findall((ROOT / "docs" / "RULES.md").read_text()))
+
+
+def test_every_rule_that_is_named_stands_in_the_rules() -> None:
+    """In code, tests and pages a capital C, L or T with a number is a rule."""
+    known = rules()
+    lost = [
+        f"{name(path, number)}: {rule}"
+        for path, text in texts()
+        if path.suffix in (".py", ".md") and name(path) != "tests/test_tidy.py"
+        for number, line in enumerate(text.splitlines(), 1)
+        for rule in re.findall(r"(?<![\w#\"'`/.-])([CLT][0-9]{1,2})(?![\w\"'`/-])", line)
+        if rule not in known
+    ]
+    assert lost == []
+
+
+def test_every_rule_is_named_by_a_test() -> None:
+    tested = {rule.upper() for path in sources("tests") for rule in RULE.findall(path.read_text())}
+    wanted = {rule for rule, text in rules().items() if "*(to come)*" not in text}
+    assert wanted
+    assert sorted(wanted - tested) == []
 
 
 def test_every_make_target_in_the_pages_exists() -> None:

@@ -9,7 +9,8 @@ from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.batch import stamp
-from lakestream.model.commands import LEVEL, AdvanceLogStart, CreateTopic, DeleteTopic, Heartbeat, Leave, Register
+from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic, Heartbeat, Leave, Register
+from lakestream.model.levels import NEWEST
 from lakestream.model.records import Record, encode_batch
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
@@ -79,7 +80,7 @@ class Broker:
 
     async def register(self) -> None:
         incarnation = self.world.random.randbytes(16)
-        await self.replica.register(Register(incarnation, CLUSTER, "broker", "here", 9092, "", 1, LEVEL))
+        await self.replica.register(Register(incarnation, CLUSTER, "broker", "here", 9092, "", 1, NEWEST))
         await self.beat()
 
     async def beat(self, passed_ms: int = 0) -> None:

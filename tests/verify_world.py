@@ -33,7 +33,8 @@ from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
 from lakestream.model.catalog import CommitTables, TableChange
 from lakestream.model.catalog_names import STREAMS, Warehouse, warehouse_uri
-from lakestream.model.commands import LEVEL, CreateTopic, Register
+from lakestream.model.commands import CreateTopic, Register
+from lakestream.model.levels import NEWEST
 from lakestream.model.records import Record, encode_batch
 from lakestream.model.state import State
 from lakestream.pipeline.driver import Driver
@@ -113,7 +114,7 @@ class VerifyWorld:
     async def _join(self) -> None:
         clock, random = SystemClock(), Random(7)
         replica = self.replica = Replica(self.core.command_log, self.core.wal, clock, PIPELINE)
-        about = Register(b"", "", "pipeline", "", 0, "", 1, LEVEL)
+        about = Register(b"", "", "pipeline", "", 0, "", 1, NEWEST)
         membership = Membership(replica, clock, random, about, Timing())
         await replica.start()
         await membership.join()

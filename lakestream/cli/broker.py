@@ -10,8 +10,10 @@ import click
 from lakestream import logs
 from lakestream.cli.options import SettingsCommand, loaded_settings
 from lakestream.errors import Corrupt, Halted, Unusable
+from lakestream.ports import check_exposure
 from lakestream.readiness import GIVE_UP, NO_STORE
-from lakestream.settings import CHILD_VARIABLE, from_json
+from lakestream.settings import CHILD_VARIABLE, from_json, known_secrets
+from lakestream.umask import apply_umask
 
 
 @click.command(cls=SettingsCommand, hidden=True)
@@ -22,7 +24,10 @@ def broker(broker_id: int, ready_fd: int | None, log_socket: str, **flags: Any) 
     """Run one broker until SIGTERM. Its settings come from the supervisor, or like those of `serve`."""
     inherited = os.environ.pop(CHILD_VARIABLE, None)
     settings = from_json(inherited) if inherited else loaded_settings(flags).settings
-    logs.configure(settings.log_level, settings.log_format, {"broker": broker_id})
+    check_exposure(settings)
+    apply_umask(settings.umask)
+    secrets = known_secrets(settings, os.environ)
+    logs.configure(settings.log_level, settings.log_format, {"broker": broker_id}, secrets=secrets)
     from lakestream.assembly import run
 
     try:

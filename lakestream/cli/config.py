@@ -6,7 +6,7 @@ import click
 
 from lakestream.cli.options import SettingsCommand, json_option, loaded_settings
 from lakestream.cli.output import print_json, print_table, say
-from lakestream.settings import table
+from lakestream.settings import Setting, Settings, table
 
 
 @click.command(cls=SettingsCommand)
@@ -18,15 +18,15 @@ def config(as_json: bool, markdown: bool, **flags: Any) -> None:
         click.echo(markdown_table(), nl=False)
         return
     loaded = loaded_settings(flags)
-    listed = [(row, getattr(loaded.settings, row.name), loaded.origins[row.name]) for row in table().values()]
+    listed = [(row, _value(row, loaded.settings), loaded.origins[row.name]) for row in table().values()]
     if as_json:
         print_json([
             {"name": row.name, "value": value, "origin": origin, "default": row.default, "doc": row.doc,
-             "flag": row.flag, "variable": row.variable}
+             "flag": row.flag, "variable": row.variable, "secret": row.secret != ""}
             for row, value, origin in listed
         ])  # fmt: skip
         return
-    print_table(("setting", "value", "from", "what it is"), [(r.name, _shown(v), o, r.doc) for r, v, o in listed])
+    print_table(("setting", "value", "from", "what it is"), [(r.name, r.shown(v), o, r.doc) for r, v, o in listed])
     for name in loaded.ignored:
         say(f"warning: {name} names no setting and is ignored")
 
@@ -35,10 +35,12 @@ def markdown_table() -> str:
     """The settings as docs/OPERATIONS.md has them."""
     lines = ["| setting | default | what it is |", "|---|---|---|"]
     for row in table().values():
-        default = f"`{_shown(row.default)}`" if row.default != "" else ""
+        default = f"`{row.shown(row.default)}`" if row.default != "" else ""
         lines.append(f"| `{row.name}` | {default} | {row.doc} |")
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _value(row: Setting, settings: Settings) -> object:
+    """A setting's value, masked where a part of it is secret."""
+    value = getattr(settings, row.name)
+    return row.shown(value) if isinstance(value, str) else value

@@ -12,7 +12,7 @@ from lakestream.cli.client import EARLIEST, LATEST, Client, Place, open_client
 from lakestream.cli.codes import check
 from lakestream.cli.connection import Unreachable
 from lakestream.cli.membership import commit_code, commit_request
-from lakestream.cli.options import bootstrap_option, json_option
+from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table, say
 from lakestream.errors import LakestreamError
 from lakestream.protocol.kafka.messages.groups import (
@@ -32,7 +32,8 @@ from lakestream.protocol.kafka.messages.offsets import (
 ANSWER_S = 30.0
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
+@bootstrap_above
 def groups() -> None:
     """List and describe consumer groups, reset their offsets."""
 

@@ -8,6 +8,8 @@ from typing import Final
 
 import click
 
+from lakestream.cli.options import HelpfulGroup, bootstrap_above
+
 COMMANDS: Final = {
     "serve": ("lakestream.cli.serve:serve", "Start brokers and keep them running."),
     "topics": ("lakestream.cli.topics:topics", "List, create, describe, alter and delete topics."),
@@ -27,7 +29,7 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 HIDDEN: Final = {"broker": "lakestream.cli.broker:broker"}
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(HelpfulGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -56,7 +58,10 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Say which.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
+@bootstrap_above
 def cli() -> None:
     """A Kafka-compatible broker without leaders and without broker disks.
 

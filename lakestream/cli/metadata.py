@@ -11,20 +11,23 @@ from typing import Any
 import click
 
 from lakestream.cli.client import BROKER, open_client
-from lakestream.cli.options import bootstrap_option, json_option
+from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table
+from lakestream.cli.skip import skip
 from lakestream.errors import LakestreamError
 from lakestream.ports import split_address
 from lakestream.settings import SettingsError
 
 ANSWER_S = 30.0
+WAIT_MS = 10_000
 
 
 class NoPage(LakestreamError):
     """The broker does not know the path: what it is about is off, or the broker is older than this command."""
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
+@bootstrap_above
 def metadata() -> None:
     """Show the cluster's state, follow its commands."""
 
@@ -61,14 +64,25 @@ def follow(bootstrap: str, page: str | None, after: int | None, max_commands: in
         with _get(page, "/metadata", ANSWER_S) as answer:
             after = int(json.loads(answer.read()).get("sequence", 0))
     try:
-        with _get(page, f"/metadata/commands?{urllib.parse.urlencode({'after': after})}", None) as answer:
-            for count, line in enumerate(iter(answer.readline, b""), 1):
-                _show_command(json.loads(line), as_json)
-                if count == max_commands:
-                    return
+        for count, command in enumerate(_commands(page, after), 1):
+            _show_command(command, as_json)
+            if count == max_commands:
+                return
     except KeyboardInterrupt:
         return
-    raise LakestreamError(f"the broker at {page} ended the stream; ask another with --http")
+
+
+def _commands(page: str, after: int) -> Iterator[dict[str, Any]]:
+    """Page by page, for ever: a broker waits for the next command before it answers that there is none."""
+    while True:
+        asked = urllib.parse.urlencode({"after": after, "wait_ms": WAIT_MS})
+        for line in read_page(page, f"/metadata/commands?{asked}").splitlines():
+            command = json.loads(line)
+            after = command["sequence"]
+            yield command
+
+
+metadata.add_command(skip)
 
 
 def find_page(bootstrap: str) -> str:
@@ -135,8 +149,6 @@ def _show_part(name: str, part: Any) -> None:
 
 
 def _show_command(command: dict[str, Any], as_json: bool) -> None:
-    if "error" in command:
-        raise LakestreamError(str(command["error"]))
     if as_json:
         click.echo(json.dumps(command))
         return

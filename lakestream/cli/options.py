@@ -3,11 +3,23 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from lakestream.settings import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, Loaded, Setting, load, table
+from lakestream.settings import (
+    BOOTSTRAP_VARIABLE,
+    DEFAULT_BOOTSTRAP,
+    FILE_FLAG,
+    FILE_SUFFIX,
+    Loaded,
+    Setting,
+    is_secret_file,
+    load,
+    table,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,7 +30,10 @@ class SettingsCommand(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.append(click.Option(["--config", "config_file"], metavar="FILE", help="A TOML file with settings."))
-        self.params.extend(_flag(row) for row in table().values())
+        for row in table().values():
+            self.params.append(_flag(row))
+            if row.secret:
+                self.params.append(_file_flag(row))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = table()
@@ -26,7 +41,8 @@ class SettingsCommand(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                group = rows[param.name].group if param.name in rows else "Options"
+                row = rows.get((param.name or "").removesuffix(FILE_SUFFIX) if is_settings_flag(param.name) else "")
+                group = row.group if row is not None else "Options"
                 sections.setdefault(group, []).append(record)
         for group, records in sections.items():
             with formatter.section(group):
@@ -35,15 +51,60 @@ class SettingsCommand(click.Command):
 
 def loaded_settings(flags: Mapping[str, Any]) -> Loaded:
     """The settings of a SettingsCommand's arguments."""
+    settings = {name: value for name, value in flags.items() if is_settings_flag(name)}
+    return load(settings, os.environ, flags.get("config_file"))
+
+
+def is_settings_flag(name: str | None) -> bool:
+    """Whether an argument of a SettingsCommand is a setting, or the file of a secret one."""
     rows = table()
-    return load({name: value for name, value in flags.items() if name in rows}, os.environ, flags.get("config_file"))
+    return name is not None and (name in rows or is_secret_file(name, rows))
+
+
+BOOTSTRAP_HELP = "Brokers to ask first, separated by commas."
+TYPED_ABOVE = "lakestream.bootstrap"
+"""Where a context keeps the `--bootstrap` that was typed before the command."""
 
 
 def bootstrap_option(function: F) -> F:
+    """`--bootstrap` of a command; one that was typed before the command counts if none is typed behind it."""
     return click.option(
         "--bootstrap", "-b", metavar="HOST:PORT", envvar=BOOTSTRAP_VARIABLE, default=DEFAULT_BOOTSTRAP,
-        show_default=True, show_envvar=True, help="Brokers to ask first, separated by commas.",
+        show_default=True, show_envvar=True, callback=_typed_first, help=BOOTSTRAP_HELP,
     )(function)  # fmt: skip
+
+
+def bootstrap_above(function: F) -> F:
+    """`--bootstrap` of a group, for the commands in it."""
+    return click.option(
+        "--bootstrap", "-b", metavar="HOST:PORT", expose_value=False, callback=_remember, help=BOOTSTRAP_HELP
+    )(function)
+
+
+def _remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.meta[TYPED_ABOVE] = value
+
+
+def _typed_first(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    assert parameter.name is not None
+    if context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+        return value
+    return str(context.meta.get(TYPED_ABOVE, value))
+
+
+class HelpfulGroup(click.Group):
+    """A group that names the commands which a mistyped one may have meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        names = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            close = get_close_matches(args[0], names)
+            meant = f" Did you mean {' or '.join(close)}?" if close else f" The commands are {', '.join(names)}."
+            ctx.fail(f"No such command {args[0]!r}.{meant}")
+        return super().resolve_command(ctx, args)
 
 
 def json_option(function: F) -> F:
@@ -68,6 +129,11 @@ def _flag(row: Setting) -> click.Option:
         return click.Option([f"{row.flag}/--no-{row.flag[2:]}", row.name], default=None, help=text)
     kind = click.Choice(row.choices, case_sensitive=False) if row.choices else None
     return click.Option([row.flag, row.name], type=kind, metavar=None if kind else _metavar(row), help=text)
+
+
+def _file_flag(row: Setting) -> click.Option:
+    text = f"Read {row.name} from this file, so that no list of processes shows it.  [empty]"
+    return click.Option([row.flag + FILE_FLAG, row.name + FILE_SUFFIX], metavar="FILE", help=text)
 
 
 def _metavar(row: Setting) -> str:

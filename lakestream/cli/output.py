@@ -76,6 +76,12 @@ class Progress:
         return f"{self._records:,} {noun} ({size_text(self._bytes)}) {self._where} in {seconds:.1f} s{rate}"
 
 
+def shortened(name: str, limit: int = 40) -> str:
+    """A long name without its middle: names often differ at their ends."""
+    half = (limit - 1) // 2
+    return name if len(name) <= limit else f"{name[:half]}…{name[-half:]}"
+
+
 def size_text(size: int) -> str:
     """A size as people say it."""
     amount = float(size)

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +14,8 @@ from lakestream import logs
 from lakestream.cli.options import SettingsCommand, loaded_settings, pairs
 from lakestream.errors import LakestreamError
 from lakestream.readiness import GIVE_UP
-from lakestream.settings import CHILD_VARIABLE, Settings, data_uri, from_json
+from lakestream.settings import CHILD_VARIABLE, Settings, data_uri, from_json, known_secrets
+from lakestream.umask import apply_umask
 
 log = logging.getLogger("lakestream.pipeline")
 
@@ -21,13 +23,15 @@ log = logging.getLogger("lakestream.pipeline")
 @click.command(cls=SettingsCommand)
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs: local[N], spark://, yarn, k8s://.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be given several times.")
+@click.option("--conf-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+              help="Settings of Spark, a line NAME=VALUE each: for keys, which a list of processes would show.")
 @click.option("--freshness-ms", default=5000, show_default=True, help="How old records may get outside their tables.")
 @click.option("--once", is_flag=True, help="Land what waits now, then stop.")
 @click.option("--member-id", type=click.IntRange(min=0), help="The pipeline's id in the cluster.", hidden=True)
 @click.option("--ready-fd", type=click.IntRange(min=0), help="Descriptor on which to say that it lands.", hidden=True)
 def pipeline(
-    master: str, conf: tuple[str, ...], freshness_ms: int, once: bool, member_id: int | None, ready_fd: int | None,
-    **flags: Any,
+    master: str, conf: tuple[str, ...], conf_file: Path | None, freshness_ms: int, once: bool, member_id: int | None,
+    ready_fd: int | None, **flags: Any,
 ) -> None:  # fmt: skip
     """Land topics in their Iceberg tables with Spark.
 
@@ -36,7 +40,10 @@ def pipeline(
     """
     inherited = os.environ.pop(CHILD_VARIABLE, None)
     settings = from_json(inherited) if inherited else loaded_settings(flags).settings
-    logs.configure(settings.log_level, settings.log_format, {"pipeline": master})
+    apply_umask(settings.umask)
+    secrets = known_secrets(settings, os.environ)
+    logs.configure(settings.log_level, settings.log_format, {"pipeline": master}, secrets=secrets)
+    from lakestream.data.tables.history import DAY_MS, HOUR_MS, MINUTE_MS, History
     from lakestream.data.tables.other_catalog import address_of
     from lakestream.pipeline.care import Schedule
     from lakestream.pipeline.care_plan import CareLimits
@@ -48,7 +55,7 @@ def pipeline(
         root=data_uri(settings),
         master=master,
         member_id=MEMBER_ID if member_id is None else member_id,
-        conf=pairs(conf, "--conf"),
+        conf={**conf_in(conf_file), **pairs(conf, "--conf")},
         catalog=address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties),
         freshness=FreshnessLimits(freshness_s=freshness_ms / 1000),
         care=CareLimits(
@@ -58,6 +65,15 @@ def pipeline(
             task_bytes=max(settings.table_file_bytes // 2, 64 << 20),
         ),
         schedule=Schedule(enabled=settings.table_care, others_ms=settings.table_orphans_ms),
+        history=History(
+            all_ms=settings.table_history_ms,
+            tiers=(
+                (settings.table_history_minutes_ms, MINUTE_MS),
+                (settings.table_history_hours_ms, HOUR_MS),
+                (settings.table_history_days_ms, DAY_MS),
+            ),
+            removed_ms=settings.table_history_removed_ms,
+        ),
         drain_s=settings.drain_ms / 1000,
         once=once,
     )
@@ -70,6 +86,12 @@ def pipeline(
         log.critical("the pipeline stops: %s", error)
         code = 1
     sys.exit(code)
+
+
+def conf_in(file: Path | None) -> dict[str, str]:
+    """The settings of Spark in a file of lines NAME=VALUE; # begins a comment line."""
+    lines = [line.strip() for line in file.read_text().splitlines()] if file is not None else []
+    return pairs(tuple(line for line in lines if line and not line.startswith("#")), "--conf-file")
 
 
 async def _run(settings: Settings, options: Any, ready_fd: int | None) -> int:

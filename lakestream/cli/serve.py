@@ -1,6 +1,7 @@
 """`lakestream serve`: brokers as child processes, until a signal."""
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -8,7 +9,10 @@ import click
 
 from lakestream import logs, supervisor
 from lakestream.cli.options import SettingsCommand, loaded_settings
-from lakestream.settings import Settings, SettingsError, unchosen_metadata
+from lakestream.ports import check_exposure
+from lakestream.redaction import mask_urls
+from lakestream.settings import Settings, SettingsError, data_folder, known_secrets, unchosen_metadata
+from lakestream.umask import apply_umask, open_to_others
 
 
 @click.command(cls=SettingsCommand)
@@ -20,7 +24,9 @@ def serve(**flags: Any) -> None:
     """
     loaded = loaded_settings(flags)
     settings = loaded.settings
-    logs.configure(settings.log_level, settings.log_format)
+    check_exposure(settings)
+    apply_umask(settings.umask)
+    logs.configure(settings.log_level, settings.log_format, secrets=known_secrets(settings, os.environ))
     log = logging.getLogger("lakestream.serve")
     for name in loaded.ignored:
         log.warning("this variable names no setting", extra={"variable": name})
@@ -31,11 +37,16 @@ def serve(**flags: Any) -> None:
             "the command log is %s on this machine, and %s is nothing without it: choose a safe place by --metadata",
             file, settings.data,
         )  # fmt: skip
+    if (folder := data_folder(settings)) is not None and open_to_others(folder, settings.umask):
+        log.warning("other users of this machine may read %s: close it with chmod, or say so by --umask", folder)
     sys.exit(supervisor.serve(settings))
 
 
 def check_catalog(settings: Settings) -> None:
     """That it can be reached is tried later, and again and again; that anybody knows it can be told at once."""
+    from lakestream.data.tables.allowed_locations import allowed_locations
+
+    allowed_locations(settings)
     if not (settings.tables and settings.catalog):
         return
     from lakestream.data.tables.other_catalog import address_of
@@ -43,6 +54,6 @@ def check_catalog(settings: Settings) -> None:
     address = address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties)
     if address is not None and not address.all_properties().keys() & {"uri", "type", "py-catalog-impl"}:
         raise SettingsError(
-            f"catalog: {settings.catalog!r} is no URI, PyIceberg's configuration has no catalog of this name, and "
-            "catalog_properties tell neither its uri nor its type"
+            f"catalog: {mask_urls(settings.catalog)!r} is no URI, PyIceberg's configuration has no catalog of this "
+            "name, and catalog_properties tell neither its uri nor its type"
         )

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from lakestream.cli.metadata import NoPage, find_page
-from lakestream.cli.options import Duration, bootstrap_option, json_option
+from lakestream.cli.options import Duration, HelpfulGroup, bootstrap_option, json_option
 from lakestream.cli.output import Cell, print_json, print_table, say, size_text, span_text
 from lakestream.cli.pages import get_json, post_json
 from lakestream.errors import LakestreamError, NoTables
@@ -53,7 +53,7 @@ def _was_typed(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-class _Above(click.Group):
+class _Above(HelpfulGroup):
     command_class = _Below
 
 
@@ -84,7 +84,7 @@ def _list(bootstrap: str, page: str | None, as_json: bool) -> None:
         return
     if told["tables"]:
         print_table(
-            ("topic", "rows", "files", "waiting", "bytes waiting", "lag", "target", "last commit", "state"),
+            ("topic", "rows", "files", "waiting", "bytes waiting", "lag", "target", "last commit", "history", "state"),
             [_row(one, told) for one in told["tables"]],
         )
     else:
@@ -96,12 +96,17 @@ def _row(one: dict[str, Any], told: dict[str, Any]) -> tuple[Cell, ...]:
     return (
         one["topic"], one.get("rows"), one.get("files"), one["records_waiting"], one["bytes_waiting"],
         span_text(one["lag_ms"]), span_text(one["freshness_ms"]), _ago(one.get("committed_ms"), told),
-        _state(one, told),
+        _age(one.get("oldest_snapshot_ms"), told), _state(one, told),
     )  # fmt: skip
 
 
 def _ago(then_ms: int | None, told: dict[str, Any]) -> str | None:
-    return None if then_ms is None else f"{span_text(max(told['time_ms'] - then_ms, 0))} ago"
+    age = _age(then_ms, told)
+    return None if age is None else f"{age} ago"
+
+
+def _age(then_ms: int | None, told: dict[str, Any]) -> str | None:
+    return None if then_ms is None else span_text(max(told["time_ms"] - then_ms, 0))
 
 
 def _state(one: dict[str, Any], told: dict[str, Any]) -> str:
@@ -115,7 +120,9 @@ def _state(one: dict[str, Any], told: dict[str, Any]) -> str:
         return "waits for a pipeline"
     if one["lag_ms"] > 2 * one["freshness_ms"] + 5000:
         return "late"
-    return f"lands, but its care fails: {one['uncared']}" if one["uncared"] else "ok"
+    if one["uncared"]:
+        return f"lands, but its care fails: {one['uncared']}"
+    return f"ok; a request failed: {one['request_failed']}" if one.get("request_failed") else "ok"
 
 
 def _say_trouble(pipeline: dict[str, Any]) -> None:
@@ -141,8 +148,11 @@ def describe(topic: str, bootstrap: str, page: str | None, as_json: bool) -> Non
     about["state"] = _state(one, told)
     for name in ("freshness_ms", "lag_ms"):
         about[name] = span_text(one[name])
-    for name in ("landed_ms", "committed_ms"):
+    for name in ("landed_ms", "committed_ms", "oldest_snapshot_ms"):
         about[name] = _ago(one.get(name), told)
+    for name in ("pinned_bytes", "pinned_metadata_bytes"):
+        if name in one:
+            about[name] = size_text(one[name])
     print_table(("what", "value"), [(_words(name), _cell(value)) for name, value in about.items()])
     columns = ("partition", "start", "landed", "end", "waiting", "bytes_waiting")
     rows = [[part[column] for column in columns] for part in one["partitions"]]
@@ -191,7 +201,7 @@ def optimize(topics: tuple[str, ...], everything: bool, **how: Any) -> None:
 
 @tables.command()
 @click.argument("topics", nargs=-1)
-@click.option("--older-than", type=Duration(), metavar="1h", help="Which snapshots go; else as the table says (1h).")
+@click.option("--older-than", type=Duration(), metavar="1h", help="Which snapshots go; else as its history says.")
 @care_options
 def expire(topics: tuple[str, ...], older_than: int | None, **how: Any) -> None:
     """Forget old snapshots; files that only they reached are removed after a grace. No topic named: all."""

@@ -8,7 +8,7 @@ import click
 
 from lakestream.cli.client import EARLIEST, LATEST, TOPIC, Client, open_client
 from lakestream.cli.codes import KafkaError, check
-from lakestream.cli.options import bootstrap_option, json_option, pairs
+from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option, pairs
 from lakestream.cli.output import print_json, print_table, say
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
@@ -33,7 +33,8 @@ FROM_TOPIC = 1
 """The source of a config that was set on the topic itself."""
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
+@bootstrap_above
 def topics() -> None:
     """List, create, describe, alter and delete topics."""
 

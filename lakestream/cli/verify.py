@@ -13,7 +13,7 @@ from lakestream.cli.codes import RETRIABLE
 from lakestream.cli.connection import Unreachable
 from lakestream.cli.metadata import read_page
 from lakestream.cli.options import bootstrap_option, json_option
-from lakestream.cli.output import print_json, print_table, say
+from lakestream.cli.output import print_json, print_table, say, shortened
 from lakestream.clock import SystemClock
 from lakestream.errors import LakestreamError
 from lakestream.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -78,9 +78,9 @@ class Brokers:
         self._client = client
 
     async def exported(self) -> Any:
-        from lakestream.metadata.export import STATE_PATH, unpack_export
+        from lakestream.metadata.export import read_export
 
-        return unpack_export(await asyncio.to_thread(read_page, self.http, STATE_PATH))
+        return await asyncio.to_thread(read_export, lambda path: read_page(self.http, path))
 
     async def fetch(self, topic: str, partition: int, offset: int) -> bytes:
         from lakestream.lake.verify_stream import Unreadable
@@ -163,7 +163,7 @@ def _row(topic: Any) -> tuple[Any, ...]:
     verdict = "findings" if topic.findings else "not checked" if topic.unchecked else "clean"
     gone = sum(one.rows for one in topic.explained)
     return (
-        topic.topic, topic.partitions, topic.files, topic.table_rows, topic.proven_rows, topic.compared_rows,
+        shortened(topic.topic), topic.partitions, topic.files, topic.table_rows, topic.proven_rows, topic.compared_rows,
         topic.tail_records, gone, len(topic.findings), verdict,
     )  # fmt: skip
 

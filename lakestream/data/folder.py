@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
-from lakestream.data.placer import Apart, Placer
+from lakestream.data.placer import Apart, Placer, not_written
 from lakestream.data.ready_files import Ready, ReadyFiles, is_hidden, open_shown, remove_if_left
 from lakestream.data.synced_files import (
     Descriptor,
@@ -82,6 +82,9 @@ class FolderWal:
             self._pace.end(began)
             if self._ready is not None:
                 self._ready.expect_more(key)
+
+    async def has_room(self) -> bool:
+        return await _in(self._writers, self._made.has_room)
 
     async def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         opened = self._opened.pop(key, None)
@@ -172,7 +175,7 @@ def _fill(key: str, ready: Ready, parts: Sequence[Buffer]) -> None:
     try:
         ready.write(parts)
     except OSError as error:
-        raise Retry(f"{key} cannot be written: {error}") from error
+        raise not_written(key, error) from error
     try:
         ready.sync()
     except OSError as error:

@@ -18,11 +18,14 @@ from typing import NamedTuple
 
 from lakestream.data.nursery import NAMES, Nursery, open_nameless, sweep_nursery
 from lakestream.data.synced_files import Descriptor, Directories, is_linked, link_synced, write_all
-from lakestream.errors import Exists, Retry, Unknown
+from lakestream.errors import Exists, NoRoom, Retry, Unknown
 from lakestream.interfaces import Buffer
 
 TEMPORARY = ".tmp"
 PLACE_ATTEMPTS = 8
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+PROBE_BYTES = 8 * 1024 * 1024
+"""Room that a full disk has to have again before it counts as one that is not full."""
 _UNKNOWN_HERE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _numbers = itertools.count()
 
@@ -72,10 +75,16 @@ class Placer:
                     return place, link_synced(made.file, made.path, place.number, name, nameless=made.nameless)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError) and (place is None or is_linked(place)):
-                    raise Retry(f"{key} cannot be written: {error}") from error
+                    raise not_written(key, error) from error
                 # The directory was empty and somebody who deletes, maybe another process, took it away: make it again.
                 self._directories.forget(directory)
         raise Retry(f"{key} cannot be written: its directory keeps vanishing")
+
+
+def not_written(key: str, error: OSError) -> Retry:
+    """What to raise where nothing of a file is there."""
+    kind = NoRoom if error.errno in NO_ROOM else Retry
+    return kind(f"{key} cannot be written: {error}")
 
 
 def near(place: Descriptor, path: Path) -> AbstractContextManager[Unlinked]:
@@ -118,6 +127,16 @@ class Apart:
 
     def __call__(self, place: Descriptor, path: Path) -> AbstractContextManager[Unlinked]:
         return _nameless(self.nursery.make()) if self.nameless else near_by_name(place, self._folder)
+
+    def has_room(self) -> bool:
+        """Whether a file of some megabytes could be written; nothing of it stays. If nobody can tell, there is room."""
+        try:
+            path = self._folder / _temporary_name()
+            with _nameless(self.nursery.make()) if self.nameless else _hidden(path) as made:
+                os.posix_fallocate(made.file, 0, PROBE_BYTES)
+        except OSError as error:
+            return error.errno not in NO_ROOM
+        return True
 
     def _knows_nameless_files(self) -> bool:
         """Try it: the file system may not know them, and a process without /proc cannot link them."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from lakestream.data.nursery import Nursery
 from lakestream.data.synced_files import Descriptor, Directories, open_to_read, write_all
 from lakestream.interfaces import Buffer
+from lakestream.umask import current_umask
 
 HIDDEN, READABLE = 0o200, 0o444
 AHEAD = 8
@@ -114,7 +115,7 @@ class ReadyFiles:
         self._directories = directories
         self._nursery = nursery
         self._later = later
-        self._mode = 0o400 | 0o644 & ~_umask()
+        self._mode = 0o400 | 0o644 & ~current_umask()
         self._rows: OrderedDict[str, _Row] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = False
@@ -188,15 +189,6 @@ class ReadyFiles:
             row.count = -TRIED_AGAIN_AFTER
         finally:
             row.making = False
-
-
-def _umask() -> int:
-    """Asked without setting it, which would be felt by other threads."""
-    with suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        for line in status:
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    return 0o077
 
 
 def _is_number(name: str) -> bool:

@@ -162,8 +162,14 @@ def sync_directory(path: Path) -> None:
 class Directories:
     """Durable directories, held open: what is linked into one can never end up in a successor of the same name."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, known_max: int = 0) -> None:
+        """`known_max`: of so many it is remembered that they are durable, where a name is never given to another one.
+
+        They need not be synced again with all that is above them when they are opened anew.
+        """
         self.root = root
+        self._known_max = known_max
+        self._known: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._open: OrderedDict[str, Descriptor] = OrderedDict()
         self._lock = threading.Lock()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -177,6 +183,22 @@ class Directories:
             if found is not None:
                 self._open.move_to_end(directory)
                 return found
+            known = self._known.get(directory)
+        made = self._known_one(directory, known) if known is not None else None
+        if made is None:
+            made = self._durable(directory)
+        with self._lock:
+            self._open[directory] = made
+            if len(self._open) > self._open_max:
+                self._open.popitem(last=False)
+            if self._known_max:
+                self._known[directory] = _identity(made)
+                self._known.move_to_end(directory)
+                if len(self._known) > self._known_max:
+                    self._known.popitem(last=False)
+        return made
+
+    def _durable(self, directory: str) -> Descriptor:
         above = directory.rpartition("/")[0]
         if above:
             self._hold(above)
@@ -185,12 +207,15 @@ class Directories:
             sync_directory(path.parent)
         else:
             make_durable_directory(self.root / directory, self.root)
-        made = Descriptor(os.open(self.root / directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        with self._lock:
-            self._open[directory] = made
-            if len(self._open) > self._open_max:
-                self._open.popitem(last=False)
-        return made
+        return Descriptor(os.open(self.root / directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def _known_one(self, directory: str, known: tuple[int, int]) -> Descriptor | None:
+        """The directory that was durable when it was last open; None if another one, or none, has its name."""
+        try:
+            found = Descriptor(os.open(self.root / directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            return None
+        return found if _identity(found) == known else None
 
     def _hold(self, directory: str) -> None:
         """See that the directory above another one is durable itself: it is if we hold it, and it still has a name."""
@@ -202,10 +227,17 @@ class Directories:
     def forget(self, directory: str) -> None:
         with self._lock:
             self._open.pop(directory, None)
+            self._known.pop(directory, None)
 
     def clear(self) -> None:
         with self._lock:
             self._open.clear()
+            self._known.clear()
+
+
+def _identity(directory: Descriptor) -> tuple[int, int]:
+    found = os.fstat(directory.number)
+    return found.st_dev, found.st_ino
 
 
 class FreshPages:

@@ -230,7 +230,7 @@ def tail_rows(store: TableStore, tail: TopicTail) -> Iterator[pa.RecordBatch]:
             if len(data) != one.length:
                 raise Corrupt(f"{source.key} is cut short: {len(data)} bytes at {one.position}, not {one.length}")
         return [
-            WalSlice(one.partition, STAMPED if source.stamped else one.base, data, one.first, one.end)
+            WalSlice(one.partition, STAMPED if source.stamped else one.base, data, one.first, one.end, one.append_ms)
             for one, data in zip(slices, found, strict=True)
         ]
 

@@ -1,17 +1,21 @@
 """The state and the commands in words: for `lakestream metadata`, the HTTP port and people who wonder."""
 
-from typing import Any
+from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 
-from lakestream.model import care, catalog, groups, members, producers, rebinding, streams, topics
+from lakestream.model import members, streams, topics
 from lakestream.model.commands import APPEND, ENVELOPE, Register, envelope_of
-from lakestream.model.state import State
+from lakestream.model.stamped_append import STAMPED_APPEND, unpack_stamped
+from lakestream.model.state import FAMILIES, State
 
-_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups, catalog, rebinding, care)
-_BODIES = {body.KIND: body for family in _FAMILIES for body, _ in family.RULES}
+_BODIES = {body.KIND: body for family in FAMILIES for body, _ in family.RULES}
 _BODIES[Register.KIND] = Register
 ROWS_SHOWN = 20
+PARTITIONS_A_PIECE = 1_000
+BODY_SHOWN_BYTES = 256 << 10
+"""A larger body of a command is not spelled out."""
 
 
 def describe_command(sequence: int, command: bytes) -> dict[str, object]:
@@ -26,6 +30,10 @@ def describe_command(sequence: int, command: bytes) -> dict[str, object]:
     payload = memoryview(command)[ENVELOPE.size :]
     if envelope.kind == APPEND:
         return told | {"body": _append(payload)}
+    if envelope.kind == STAMPED_APPEND:
+        return told | {"body": _stamped_append(payload)}
+    if len(payload) > BODY_SHOWN_BYTES:
+        return told | {"bytes": len(payload)}
     body = _BODIES.get(envelope.kind)
     try:
         fields = msgspec.to_builtins(msgspec.msgpack.decode(payload, type=body)) if body else None
@@ -37,8 +45,8 @@ def describe_command(sequence: int, command: bytes) -> dict[str, object]:
 
 
 def _name(kind: int) -> str:
-    if kind == APPEND:
-        return "Append"
+    if kind in (APPEND, STAMPED_APPEND):
+        return "Append" if kind == APPEND else "StampedAppend"
     body = _BODIES.get(kind)
     return body.__name__ if body is not None else f"kind {kind}"
 
@@ -52,25 +60,36 @@ def _append(payload: memoryview) -> dict[str, object]:
         return {"malformed": "rows"}
     shown = [
         {"stream": row[0], "records": row[1], "bytes": row[3], "producer": row[5]}
-        for row in list(streams.ROW.iter_unpack(rows))[:ROWS_SHOWN]
+        for row in islice(streams.ROW.iter_unpack(rows), ROWS_SHOWN)
     ]
     return {"tick": tick, "object_bytes": size, "batches": count, "rows": shown}
+
+
+def _stamped_append(payload: memoryview) -> dict[str, object]:
+    found = unpack_stamped(payload)
+    if found is None:
+        return {"malformed": "head"}
+    time_ms, stamped, body = found
+    return _append(body) | {"append_time_ms": time_ms, "stamped_streams": stamped[:ROWS_SHOWN]}
 
 
 def _plain(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def describe_state(state: State) -> dict[str, object]:
-    """A summary of everything that all members agree on."""
-    return {
+def describe_state(state: State) -> Iterator[bytes]:
+    """A summary of everything that all members agree on, as pieces of one JSON document.
+
+    A piece takes a millisecond or so, whatever the state holds: others may have their turn after each. Topics that
+    change meanwhile are shown as they are when their turn comes.
+    """
+    head = {
         "cluster": state.cluster,
         "sequence": state.sequence,
         "level": state.level,
         "digest": f"{state.digest:08x}",
         "time_ms": state.members.time_ms,
-        "members": [_member(member) for member in state.members.by_id.values()],
-        "topics": [_topic(state, topic) for topic in state.topics.by_id.values()],
+        "members": [_member(member) | _clock(state, member) for member in state.members.by_id.values()],
         "configs": state.topics.configs,
         "groups": len(state.groups.by_name),
         "producers": len(state.producers.by_id),
@@ -78,6 +97,16 @@ def describe_state(state: State) -> dict[str, object]:
         "objects": len(state.streams.objects),
         "dead_objects": len(state.streams.dead),
     }
+    yield msgspec.json.encode(head)[:-1] + b',"topics":['
+    for number, topic in enumerate(list(state.topics.by_id.values())):
+        yield (b"," if number else b"") + msgspec.json.encode(_topic(state, topic))[:-1] + b',"partitions":['
+        size = 0
+        for first in range(0, len(topic.streams), PARTITIONS_A_PIECE):
+            shown = [_partition(state, stream) for stream in topic.streams[first : first + PARTITIONS_A_PIECE]]
+            size += sum(one.get("bytes", 0) for one in shown)
+            yield (b"," if first else b"") + msgspec.json.encode(shown)[1:-1]
+        yield b'],"bytes":%d}' % size
+    yield b"]}"
 
 
 def describe_brokers(state: State) -> list[dict[str, object]]:
@@ -91,18 +120,27 @@ def _member(member: members.Member) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _clock(state: State, member: members.Member) -> dict[str, object]:
+    """How far its clock was from cluster time at its last heartbeat; a heartbeat's interval is normal (L14)."""
+    known = member.alive and member.clock_ms > 0
+    return {"clock_difference_ms": member.clock_ms - state.members.time_ms if known else None}
+
+
 def _topic(state: State, topic: topics.Topic) -> dict[str, object]:
-    parts = [state.streams.by_id[stream_id] for stream_id in topic.streams]
     landing, table = state.catalog.landings.get(topic.id), state.catalog.of_topic(topic.id)
     return {
         "name": topic.name,
         "id": topic.id.hex(),
         "configs": topic.configs,
         "entries": topic.entries,
-        "bytes": sum(part.size for part in parts),
         "table": table.location if table is not None else "",
         "held": landing.held if landing is not None else "",
-        "partitions": [
-            {"stream": part.id, "start": part.start, "landed": part.landed, "end": part.next} for part in parts
-        ],
     }
+
+
+def _partition(state: State, stream_id: int) -> dict[str, int]:
+    """With its id alone, if the topic was deleted just now."""
+    part = state.streams.by_id.get(stream_id)
+    if part is None:
+        return {"stream": stream_id}
+    return {"stream": part.id, "start": part.start, "landed": part.landed, "end": part.next, "bytes": part.size}

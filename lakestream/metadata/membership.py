@@ -13,14 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from lakestream.errors import Fenced, Halted, Retry, Unknown
+from lakestream.errors import Fenced, Halted, NoRoom, Retry, Unknown
 from lakestream.interfaces import Clock, CommandLog, Wal
-from lakestream.metadata.checkpoint import Dump, dump_here, save
+from lakestream.metadata.checkpoint import Dump, dump_here
+from lakestream.metadata.checkpointer import Checkpointer
 from lakestream.metadata.replica import Replica
-from lakestream.model.commands import LEVEL, Expire, Heartbeat, Leave, Register
+from lakestream.model.cluster_time import JUMP_MS
+from lakestream.model.commands import Expire, Heartbeat, Leave, RaiseLevel, Register
 from lakestream.model.reasons import No, Reason
 
 log = logging.getLogger(__name__)
+
+BROKER = "broker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,8 @@ class Timing:
     session_s: float = 9.0
     checkpoint_commands: int = 20_000
     """A checkpoint is due after so many commands."""
+    checkpoint_bytes: int = 64 * 1024 * 1024
+    """Or after so many bytes of them."""
 
 
 class Membership:
@@ -47,7 +53,7 @@ class Membership:
         self.on_join: list[Callable[[], None]] = []
         self._heard: dict[int, tuple[int, int, float]] = {}
         self._last_heartbeat = clock.monotonic()
-        self._checkpointed = 0
+        self._checkpoints = Checkpointer(replica, clock, timing.checkpoint_commands, timing.checkpoint_bytes)
         self._leaving = False
 
     async def join(self) -> None:
@@ -60,6 +66,8 @@ class Membership:
                 log.info("joined as member %d with epoch %d", self._replica.member_id, outcome)
                 self._last_heartbeat = self._clock.monotonic()
                 await self._beat()
+                await self._raise_level()
+                await self._agree_on_time()
                 for listener in self.on_join:
                     listener()
                 return
@@ -68,6 +76,27 @@ class Membership:
             log.warning("registration was refused, trying again: %s", outcome.message)
             await asyncio.sleep(self._timing.heartbeat_s / 4)
 
+    async def _agree_on_time(self) -> None:
+        """Do not serve while cluster time lies far behind our clock, as it does after a long stop (L14).
+
+        Cluster time takes a jump after several heartbeats, and members that died without saying so may have to expire
+        first. If it never follows, the others' clocks say otherwise.
+        """
+        until = self._clock.monotonic() + self._timing.session_s + 2 * self._timing.heartbeat_s
+        while (ahead_ms := self._ahead_ms()) > JUMP_MS:
+            if self._clock.monotonic() >= until:
+                log.warning("this machine's clock is %d s ahead of cluster time: please check it", ahead_ms // 1000)
+                return
+            await asyncio.sleep(self._timing.heartbeat_s / 4)
+            await self._beat()
+            await self._watch()
+
+    def _ahead_ms(self) -> int:
+        """How far our clock was ahead of cluster time at our last heartbeat."""
+        members = self._replica.state.members
+        me = members.by_id.get(self._replica.member_id)
+        return me.clock_ms - members.time_ms if me is not None and me.alive and me.ahead else 0
+
     @property
     def current(self) -> bool:
         """Whether our own heartbeats fold, so that our timers may judge others (L13)."""
@@ -75,10 +104,15 @@ class Membership:
 
     @property
     def blind(self) -> bool:
-        """Nothing was folded for a session's length, or we have no epoch: others may have gone on without us (L8)."""
-        if self._replica.halted is not None or not self._replica.epoch:
+        """Nothing was folded for a session's length, or we have no epoch: others may have gone on without us (L8).
+
+        On a full disk nobody can append, and nothing is there to fold: who reads the log to its end sees all there is.
+        """
+        replica = self._replica
+        if replica.halted is not None or not replica.epoch:
             return True
-        return self._clock.monotonic() - self._replica.last_fold > self._timing.session_s
+        current = max(replica.last_fold, replica.last_read) if replica.room.why else replica.last_fold
+        return self._clock.monotonic() - current > self._timing.session_s
 
     def _age(self) -> float:
         return self._clock.monotonic() - self._last_heartbeat
@@ -89,9 +123,27 @@ class Membership:
             await asyncio.sleep(self._timing.heartbeat_s)
             await self._beat()
             if not self._replica.epoch:
+                await self._yield_to_a_twin()
                 await self.join()
             self._compare_digests()
+            await self._raise_level()
             await self._watch()
+
+    async def _yield_to_a_twin(self) -> None:
+        """Halt if another process lives under our broker id: two that fence each other serve nobody.
+
+        A registration that proposes nothing for a session is a late append of a process that is gone.
+        """
+        replica = self._replica
+        deadline = self._clock.monotonic() + self._timing.session_s
+        while replica.superseded and self._about.role == BROKER and self._clock.monotonic() < deadline:
+            twin = replica.state.members.by_id[replica.member_id]
+            if twin.last_n:
+                raise Halted(
+                    f"another process has joined as broker {twin.id} (process {twin.pid}, {twin.host}:{twin.port}); "
+                    "this one, the older, stops: give every broker an id of its own"
+                )
+            await asyncio.sleep(self._timing.heartbeat_s / 4)
 
     async def leave(self) -> None:
         """End our own epoch, so that nobody waits for a session to pass."""
@@ -109,8 +161,30 @@ class Membership:
         try:
             await replica.propose(beat)
             self._last_heartbeat = self._clock.monotonic()
+        except NoRoom:
+            return  # the log has said so
         except (Fenced, Retry, Unknown) as error:
             log.warning("a heartbeat did not get through: %s", error)
+
+    async def _raise_level(self) -> None:
+        """The live broker with the lowest id proposes the newest level that all live members know (L3)."""
+        state = self._replica.state
+        live, brokers = state.members.live(), state.members.brokers()
+        if not brokers or brokers[0].id != self._replica.member_id:
+            return
+        fresh = not state.topics.by_id and state.members.next_epoch == 2
+        known = min(member.level for member in live)
+        if known <= state.level:
+            return
+        try:
+            outcome = await self._replica.propose(RaiseLevel(known))
+        except (Fenced, Retry, Unknown) as error:
+            log.warning("the feature level could not be raised yet: %s", error)
+            return
+        if isinstance(outcome, No):
+            log.info("the feature level stays at %d: %s", state.level, outcome.message)
+        elif not fresh:
+            log.info("the cluster is at feature level %d now: older versions cannot join any more", outcome)
 
     async def _watch(self) -> None:
         """Propose the end of members that were not heard for a session, by our own clock."""
@@ -131,36 +205,34 @@ class Membership:
                     return
 
     def _compare_digests(self) -> None:
-        """Halt if half of the live members, or more, fold to other outcomes than we do (L10)."""
+        """Halt if half of the live brokers, or more, fold to other outcomes than we do (L10)."""
         if not digests_agree(self._replica):
-            text = "most live members have other outcomes for the same commands"
+            text = "most live brokers have other outcomes for the same commands"
             self._replica.halt(Halted(text, restart_helps=True))
 
     async def checkpoint_if_due(self, command_log: CommandLog, wal: Wal, dump: Dump = dump_here) -> bool:
-        """The live broker with the lowest id checkpoints for all; only a state that the others agree with (L10)."""
-        state = self._replica.state
-        live = state.members.brokers()
-        due = state.sequence - self._checkpointed >= self._timing.checkpoint_commands
-        if not due or not live or live[0].id != self._replica.member_id or not digests_agree(self._replica):
+        """The live broker with the lowest id checkpoints for all; only a state that the others agree with (L10).
+
+        Called now and then; whether a checkpoint was noted. Raises Retry or Unknown.
+        """
+        if not digests_agree(self._replica):
             return False
-        identity = self._replica.identity
-        self._checkpointed = state.sequence
-        note = await save(state, identity, self._replica.member_id, self._replica.epoch, command_log, wal, dump)
-        return note is not None
+        return await self._checkpoints.step(command_log, wal, dump)
 
 
 def digests_agree(replica: Replica) -> bool:
-    live = replica.state.members.live()
+    """Whether more than half of the live brokers fold to our outcomes; a pipeline has no vote, and gives way (L10)."""
+    voters = replica.state.members.brokers()
     against = 0
-    for member in live:
+    for member in voters:
         own = replica.digest_at(member.digest_sequence)
         against += own is not None and own != member.digest and member.id != replica.member_id
-    return against * 2 < len(live) or not against
+    return against * 2 < len(voters) or not against
 
 
 def replace_register(about: Register, incarnation: bytes, cluster: str) -> Register:
     return Register(
-        incarnation, cluster, about.role, about.host, about.port, about.http, about.pid, LEVEL, about.rack
+        incarnation, cluster, about.role, about.host, about.port, about.http, about.pid, about.level, about.rack
     )
 
 

@@ -2,7 +2,8 @@
 
 Proposals go out in the order in which they came, one append at a time, which carries all that is ready (L1). A lost
 answer is cured by appending the same commands again: `apply` accepts each number once. A proposal that waited too long
-is given up by a `Noop` with its number; whichever is folded first wins, so even that answer is certain.
+is given up by a `Noop` with its number; whichever is folded first wins, so even that answer is certain. Where the log
+has no room, proposals whose answer was never lost are taken back at once, and their numbers given to later ones.
 
 Three loops share the log, and all end in `_fold`, which skips what is folded already:
     proposer   append -> fold the tail that comes with the answer
@@ -17,13 +18,16 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Missing, Retry, Unknown
+from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import PAGE_BYTES, Clock, CommandLog, Logged, Wal
-from lakestream.metadata.checkpoint import load_newest
+from lakestream.metadata.checkpoint import Remains, load_newest
 from lakestream.metadata.older_log import contradiction, traces
-from lakestream.model.commands import ENVELOPE, LEVEL, Body, Noop, Register, encode, pack
+from lakestream.metadata.proposals import Done, Proposal, give_up_behind, give_up_old, tell
+from lakestream.model.commands import ENVELOPE, Body, Noop, Register, encode, pack
+from lakestream.model.levels import FIRST, NEWEST
 from lakestream.model.reasons import No, Stranger
-from lakestream.model.state import Outcome, State, apply
+from lakestream.model.state import Outcome, State, apply, check_level
+from lakestream.room import Room
 
 log = logging.getLogger(__name__)
 
@@ -35,34 +39,29 @@ POLL_S = 1.0
 BACKOFF_S = (0.01, 1.0)
 GIVE_UP_S = 30.0
 
-Done = Callable[[Outcome | LakestreamError], None]
-
-
-class Proposal:
-    """A command on its way: `done` is called once, with the outcome or with the error that took its place."""
-
-    __slots__ = ("done", "kind", "n", "payload", "since")
-
-    def __init__(self, kind: int, payload: bytes, done: Done, since: float) -> None:
-        self.kind = kind
-        self.payload = payload
-        self.done = done
-        self.since = since
-        self.n = 0
-
 
 class Replica:
     """A folded copy of the state, and the way to change it."""
 
-    def __init__(self, command_log: CommandLog, wal: Wal, clock: Clock, member_id: int) -> None:
+    def __init__(
+        self, command_log: CommandLog, wal: Wal, clock: Clock, member_id: int, level: int = NEWEST
+    ) -> None:
         self.state = State()
         self.member_id = member_id
+        self.level = level
+        """The newest feature level that this member knows."""
         self.epoch = 0
         self.leaving = False
         """Our epoch ends because we want it to."""
+        self.superseded = False
+        """Our last epoch ended because another process registered under our member id."""
         self.on_fold: list[Callable[[], None]] = []
         self.on_command: list[Callable[[int, bytes, Outcome], None]] = []
-        self.last_fold = clock.monotonic()
+        self.last_fold = self.last_read = clock.monotonic()
+        """When something was last folded, and when the log was last read to its end."""
+        self.room = Room("the command log", clock)
+        self.folded_bytes = 0
+        """Of the commands that this process folded."""
         self.halted: Halted | None = None
         self._log = command_log
         self._wal = wal
@@ -70,6 +69,7 @@ class Replica:
         self._prefix = b""
         self._identity = b""
         self._digests = [0] * DIGESTS_KEPT
+        self._loading = asyncio.Lock()
         self._queue: deque[Proposal] = deque()
         self._pending: dict[int, Proposal] = {}
         self._next_n = 1
@@ -136,26 +136,26 @@ class Replica:
             if not answer.done():
                 answer.set_result(outcome)
 
-        self.propose_later(body.KIND, pack(body), done)
+        self.propose_later(body.KIND, pack(body), done, body.needed_level())
         outcome = await answer
         if isinstance(outcome, LakestreamError):
             raise outcome
         return outcome
 
-    def propose_later(self, kind: int, payload: bytes, done: Done) -> None:
+    def propose_later(self, kind: int, payload: bytes, done: Done, level: int = FIRST) -> None:
         """Queue one command; `done` gets its outcome (or error) from the event loop."""
         if self.halted is not None:
             done(Retry(f"halted: {self.halted}"))
         elif not self.epoch:
             done(Fenced("not registered"))
         else:
-            self._queue.append(Proposal(kind, payload, done, self._clock.monotonic()))
+            self._queue.append(Proposal(level, kind, payload, done, self._clock.monotonic()))
             self._wanted.set()
 
     async def register(self, body: Register) -> int | No:
         """Begin a new epoch. Proposals of the old one are failed: they can never be applied any more."""
         self._end_epoch()
-        command = encode(1, Register.KIND, self.member_id, 0, 0, pack(body))
+        command = encode(FIRST, Register.KIND, self.member_id, 0, 0, pack(body))
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._registering = (command, answer)
         try:
@@ -163,6 +163,9 @@ class Replica:
                 try:
                     await self._append([command])
                     await self._read_to_end()
+                except NoRoom as error:
+                    self.room.refused(error)
+                    await asyncio.sleep(BACKOFF_S[1])
                 except (Retry, Unknown) as error:
                     log.warning("cannot register yet: %s", error)
                     await asyncio.sleep(BACKOFF_S[1])
@@ -170,7 +173,7 @@ class Replica:
             self._registering = None
         outcome = answer.result()
         if isinstance(outcome, int):
-            self.epoch, self.leaving = outcome, False
+            self.epoch, self.leaving, self.superseded = outcome, False, False
             self._next_n = 1
             self._prefix = ENVELOPE.pack(0, 0, self.member_id, self.epoch, 0)[2:14]
         return outcome  # type: ignore[no-any-return]
@@ -202,31 +205,46 @@ class Replica:
 
     async def _send(self, proposals: list[Proposal]) -> None:
         """Append until every proposal has its outcome, whatever gets lost on the way (L1)."""
-        epoch, backoff = self.epoch, BACKOFF_S[0]
+        epoch, backoff, may_be_there = self.epoch, BACKOFF_S[0], False
         while True:
-            now = self._clock.monotonic()
-            commands = [self._encoded(one, now) for one in proposals if one.n in self._pending]
+            give_up_old(proposals, self._clock.monotonic() - GIVE_UP_S)
+            commands = [self._encoded(one) for one in proposals if one.n in self._pending]
             if not commands or self.epoch != epoch or self.halted:
                 return
             try:
                 await self._append(commands)
+                may_be_there = True
+                self.room.taken()
                 if self._pending:
                     await self._read_to_end()
                 if self.epoch == epoch and any(one.n in self._pending for one in proposals):
                     raise Halted("a command was appended and folded, and yet has no outcome", restart_helps=True)
                 continue
             except Unknown as error:
+                may_be_there = True
                 log.warning("an append's answer was lost: %s", error)
+            except NoRoom as error:
+                self.room.refused(error)
+                if not may_be_there:
+                    self._take_back(proposals, error)
             except Retry as error:
                 log.warning("an append failed: %s", error)
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, BACKOFF_S[1])
 
-    def _encoded(self, proposal: Proposal, now: float) -> bytes:
-        kind, payload = proposal.kind, proposal.payload
-        if now - proposal.since > GIVE_UP_S:
-            kind, payload = Noop.KIND, pack(Noop())
-        return encode(LEVEL, kind, self.member_id, self.epoch, proposal.n, payload)
+    def _take_back(self, proposals: list[Proposal], error: NoRoom) -> None:
+        """None of these was ever appended: they fail, with all that wait behind them, and their numbers are free."""
+        self._next_n = min((one.n for one in proposals if one.n in self._pending), default=self._next_n)
+        failed = [*(self._pending.pop(one.n) for one in proposals if one.n in self._pending), *self._queue]
+        self._queue.clear()
+        for proposal in failed:
+            tell(proposal, error)
+
+    def _encoded(self, proposal: Proposal) -> bytes:
+        level, kind, payload = proposal.level, proposal.kind, proposal.payload
+        if proposal.given_up:
+            level, kind, payload = FIRST, Noop.KIND, pack(Noop())
+        return encode(level, kind, self.member_id, self.epoch, proposal.n, payload)
 
     async def _append(self, commands: list[bytes]) -> None:
         appended = await self._log.append(commands, self.state.sequence)
@@ -283,14 +301,22 @@ class Replica:
                 raise Halted(f"the command log ends below {after}, which was folded: it was restored or failed over")
             self._fold(entries)
             if len(entries) < READ_LIMIT and sum(len(command) for _, command in entries) < PAGE_BYTES:
+                self.last_read = self._clock.monotonic()
                 return
             await asyncio.sleep(0)
 
     async def _reload(self, missing: int) -> None:
         """Take the newest checkpoint; who waits for an outcome that it hides cannot be told (L9)."""
-        found = await load_newest(self._log, self._wal)
+        async with self._loading:
+            if self.state.sequence != missing:
+                return  # another loop was faster
+            await self._load_newest()
+
+    async def _load_newest(self) -> None:
+        missing = self.state.sequence
+        found = await load_newest(self._log, self._wal, self.level)
         if self.state.sequence != missing:
-            return  # another loop was faster
+            return  # an append of our own brought commands along
         if found is None:
             if self.state.sequence:
                 raise Halted("the command log was truncated, and there is no checkpoint that covers it")
@@ -298,6 +324,7 @@ class Replica:
         state, identity = found
         if state.sequence < self.state.sequence:
             raise Halted(f"the newest checkpoint is older than {self.state.sequence}, which was folded")
+        remains = Remains(self.state)
         self.state, self._identity = state, identity
         self._digests = [0] * DIGESTS_KEPT
         if self._pending:  # which of their numbers are taken nobody can tell: only a new epoch counts from 1
@@ -305,6 +332,7 @@ class Replica:
         self._fail_all(Unknown("the outcome lies below a checkpoint"))
         self._check_epoch()
         self._notify()
+        await remains.let_go()
 
     # -- folding ----------------------------------------------------------------------------------------------------
 
@@ -332,12 +360,14 @@ class Replica:
     def _fold_one(self, sequence: int, command: bytes) -> None:
         try:
             outcome = apply(self.state, sequence, command)
+            check_level(self.state, self.level)
         except Halted:
             raise
         except Exception as error:
             log.exception("folding command %d failed", sequence)
             raise Halted(f"command {sequence} cannot be applied: {error!r}") from error
         self._digests[sequence % DIGESTS_KEPT] = self.state.digest
+        self.folded_bytes += len(command)
         if command[2:14] == self._prefix:
             if not isinstance(outcome, Stranger):
                 self._resolve(ENVELOPE.unpack_from(command)[4], command[1], outcome)
@@ -354,13 +384,15 @@ class Replica:
             return
         if kind == Noop.KIND != proposal.kind:
             outcome = Retry("given up: the command log could not be reached in time")
-        proposal.done(outcome)
+            give_up_behind(self._queue, proposal.appended())
+        tell(proposal, outcome)
 
     def _check_epoch(self) -> None:
         me = self.state.members.by_id.get(self.member_id)
         if self.epoch and (me is None or me.epoch != self.epoch or not me.alive):
             level = logging.INFO if self.leaving else logging.WARNING
             log.log(level, "epoch %d of member %d has ended", self.epoch, self.member_id)
+            self.superseded = me is not None and me.epoch > self.epoch
             self._end_epoch()
 
     def _end_epoch(self) -> None:
@@ -373,7 +405,7 @@ class Replica:
         self._pending.clear()
         self._queue.clear()
         for proposal in failed:
-            proposal.done(error)
+            tell(proposal, error)
         waiters, self._catch_waiters = self._catch_waiters, []
         for waiter in waiters:
             if not waiter.done():

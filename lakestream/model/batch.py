@@ -163,6 +163,13 @@ def restamp_max_timestamp(buffer: bytearray | memoryview, start: int, length: in
     _UINT32.pack_into(buffer, start + CRC_POSITION, checksum(memoryview(buffer), start, length))
 
 
+def give_append_time(buffer: bytearray | memoryview, start: int, length: int, timestamp: int) -> None:
+    """If a broker stamped the batch, give it this append time (L19)."""
+    stamped = buffer[start + CHECKED_POSITION + 1] & LOG_APPEND_TIME
+    if stamped and _INT64.unpack_from(buffer, start + MAX_TIMESTAMP_POSITION)[0] != timestamp:
+        restamp_max_timestamp(buffer, start, length, timestamp)
+
+
 def checksum(view: memoryview, start: int, length: int) -> int:
     """The CRC32C that belongs into the header of the batch at `start`."""
     return crc32.iscsi(view[start + CHECKED_POSITION : start + length])

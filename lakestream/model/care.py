@@ -8,14 +8,20 @@ and for each topic why the care that nobody asked for does not succeed.
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from lakestream.model.commands import Body
+from lakestream.model.levels import BOUNDED
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
+from lakestream.model.stored import row_of
 
 if TYPE_CHECKING:
     from lakestream.model.state import State
 
 WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 KINDS = frozenset(["optimize", "expire", "orphans", "delete", "repair"])
+"""Judged by whoever proposes a request: versions know different kinds, and have to fold every command alike (L3)."""
+FIRST_KINDS = frozenset(["optimize", "expire", "orphans", "delete", "repair"])
+"""What `apply` accepts below level BOUNDED."""
+KIND_CHARACTERS_MAX = 64
 REQUESTS_MAX = 100
 KEPT_MS = 3_600_000
 """How long an answer is kept for who asked."""
@@ -105,7 +111,7 @@ class Care:
     def load(cls, fields: list[Any]) -> "Care":
         care = cls()
         care.trouble = fields[0]
-        care.requests = {request: CareRequest(*one) for request, *one in fields[1]}
+        care.requests = {request: row_of(CareRequest, one) for request, *one in fields[1]}
         return care
 
 
@@ -114,7 +120,8 @@ def request_care(state: "State", member: Member, body: RequestCare) -> No | None
     care = state.care
     if body.request in care.requests:
         return None
-    if len(body.request) != REQUEST_BYTES or body.kind not in KINDS:
+    known = body.kind in FIRST_KINDS if state.level < BOUNDED else 0 < len(body.kind) <= KIND_CHARACTERS_MAX
+    if len(body.request) != REQUEST_BYTES or not known:
         return No(Reason.INVALID_REQUEST, f"there is no such care; there is {', '.join(sorted(KINDS))}")
     if sum(len(name) + len(value) for name, value in body.arguments.items()) > ARGUMENTS_BYTES_MAX:
         return No(Reason.INVALID_REQUEST, f"the arguments have at most {ARGUMENTS_BYTES_MAX} characters")

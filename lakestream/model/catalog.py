@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from lakestream.model import catalog_namespaces
+from lakestream.model import catalog_namespaces, catalog_views
 from lakestream.model.catalog_landing import Departed, LandedRange, Landing
 from lakestream.model.catalog_names import STREAMS, name_problem, root_of, shown
+from lakestream.model.catalog_views import CatalogView, Views
 from lakestream.model.commands import Body
+from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
+from lakestream.model.stored import row_of
 
 if TYPE_CHECKING:
     from lakestream.model.state import State
@@ -113,7 +116,7 @@ class Purge(NamedTuple):
 class Catalog:
     """All namespaces and tables. `keys` finds a table by its uuid; `departed` are tables of other catalogs."""
 
-    __slots__ = ("departed", "keys", "landings", "namespaces", "purges", "tables")
+    __slots__ = ("departed", "keys", "landings", "namespaces", "purges", "tables", "views")
 
     def __init__(self) -> None:
         self.namespaces: dict[str, dict[str, str]] = {STREAMS: {}}
@@ -122,6 +125,7 @@ class Catalog:
         self.landings: dict[bytes, Landing] = {}
         self.purges: dict[str, Purge] = {}
         self.departed: dict[str, Departed] = {}
+        self.views = Views()
 
     def of_topic(self, topic_id: bytes) -> CatalogTable | None:
         """The table that is bound to a topic, in this catalog or in another."""
@@ -132,9 +136,17 @@ class Catalog:
         return self.tables[key] if key is not None else None
 
     def places(self) -> set[str]:
-        """The folders of tables that there are, or that are being purged."""
-        held: list[CatalogTable | Purge] = [*self.tables.values(), *self.purges.values()]
+        """The folders of tables and views that there are, or that are being purged."""
+        return self.homes() | {root_of(one.location) for one in list(self.purges.values())}
+
+    def homes(self) -> set[str]:
+        """The folders of tables and views that there are. Asked in threads, too."""
+        held: list[CatalogTable | CatalogView] = [*list(self.tables.values()), *list(self.views.by_key.values())]
         return {root_of(one.location) for one in held}
+
+    def to_purge(self, uuid: str, location: str, now_ms: int) -> None:
+        """The files of a table or view that went have to go, too."""
+        self.purges[uuid] = Purge(location, now_ms)
 
     def put(self, key: TableKey, table: CatalogTable) -> None:
         self.tables[key] = table
@@ -159,15 +171,17 @@ class Catalog:
         if keep:
             self.put((STREAMS, f"{topic.name}-{topic.id.hex()}"), table._replace(topic_id=b""))
         else:
-            self.purges[table.uuid] = Purge(table.location, now_ms)
+            self.to_purge(table.uuid, table.location, now_ms)
 
-    def dump(self) -> list[Any]:
+    def dump(self, level: int = FIRST) -> list[Any]:
+        """The fields that members at this level know."""
         return [
             self.namespaces,
             [[*key, *table] for key, table in self.tables.items()],
             [[topic_id, landing.dump()] for topic_id, landing in self.landings.items()],
             [[uuid, *purge] for uuid, purge in self.purges.items()],
             [[uuid, *departed] for uuid, departed in self.departed.items()],
+            *([self.views.dump()] if level >= BOUNDED else []),
         ]
 
     @classmethod
@@ -175,11 +189,13 @@ class Catalog:
         catalog = cls()
         catalog.namespaces = fields[0]
         for namespace, name, *table in fields[1]:
-            catalog.put((namespace, name), CatalogTable(*table))
+            catalog.put((namespace, name), row_of(CatalogTable, table))
         catalog.landings = {topic_id: Landing.load(landing) for topic_id, landing in fields[2]}
-        catalog.purges = {uuid: Purge(*purge) for uuid, *purge in fields[3]}
+        catalog.purges = {uuid: row_of(Purge, purge) for uuid, *purge in fields[3]}
         if len(fields) > 4:
-            catalog.departed = {uuid: Departed(*departed) for uuid, *departed in fields[4]}
+            catalog.departed = {uuid: row_of(Departed, departed) for uuid, *departed in fields[4]}
+        if len(fields) > 5:
+            catalog.views = Views.load(fields[5])
         return catalog
 
 
@@ -239,8 +255,8 @@ def _make(draft: Draft, change: TableChange) -> No | None:
         return No(Reason.INVALID_REQUEST, problem)
     if not change.uuid or not change.location or change.rename_to is not None:
         return No(Reason.MALFORMED, "a new table needs a uuid and a metadata file, and has one name")
-    if draft.knows(change.uuid):
-        return No(Reason.TABLE_EXISTS, f"a table with the uuid {change.uuid} already exists")
+    if draft.knows(change.uuid) or change.uuid in draft.catalog.views.keys:
+        return No(Reason.TABLE_EXISTS, f"Table already exists: one with the uuid {change.uuid}")
     if change.namespace == STREAMS and not change.topic_id:
         return No(Reason.TABLE_BOUND, f"the namespace {STREAMS} belongs to the topics")
     draft.put(key, CatalogTable(change.uuid, change.location, change.topic_id))
@@ -249,9 +265,11 @@ def _make(draft: Draft, change: TableChange) -> No | None:
 
 def _free(draft: Draft, key: TableKey) -> No | None:
     if key[0] not in draft.catalog.namespaces:
-        return No(Reason.UNKNOWN_NAMESPACE, f"namespace {shown(key[0])} does not exist")
+        return No(Reason.UNKNOWN_NAMESPACE, f"Namespace does not exist: {shown(key[0])}")
     if draft.get(key) is not None:
-        return No(Reason.TABLE_EXISTS, f"table {shown(*key)} already exists")
+        return No(Reason.TABLE_EXISTS, f"Table already exists: {shown(*key)}")
+    if key in draft.catalog.views.by_key:
+        return No(Reason.VIEW_EXISTS, f"View with same name already exists: {shown(*key)}")
     return None
 
 
@@ -259,7 +277,7 @@ def _change(draft: Draft, change: TableChange) -> No | None:
     key = (change.namespace, change.name)
     table = draft.get(key)
     if table is None:
-        return No(Reason.UNKNOWN_TABLE, f"table {shown(*key)} does not exist")
+        return No(Reason.UNKNOWN_TABLE, f"Table does not exist: {shown(*key)}")
     if table.uuid != change.uuid or table.location != change.expected:
         return No(Reason.STALE_PREMISE, f"table {shown(*key)} has changed")
     if table.topic_id and (not change.location or change.rename_to is not None):
@@ -271,6 +289,8 @@ def _change(draft: Draft, change: TableChange) -> No | None:
         return None
     if change.rename_to is not None:
         target = change.rename_to
+        if target in draft.catalog.views.by_key:
+            return No(Reason.VIEW_EXISTS, f"Cannot rename {shown(*key)} to {shown(*target)}. View already exists")
         if taken := _free(draft, target):
             return taken
         if problem := name_problem(target[1]):
@@ -328,13 +348,13 @@ def _settle(state: "State", draft: Draft, changes: list[TableChange]) -> None:
         catalog.landings.setdefault(topic_id, Landing()).uuid = uuid
     for change in changes:
         if not change.location and change.purge and change.uuid not in catalog.keys:
-            catalog.purges[change.uuid] = Purge(change.expected, state.members.time_ms)
+            catalog.to_purge(change.uuid, change.expected, state.members.time_ms)
         if change.topic_id:
             _advance(state, change.topic_id, change.landed, change.snapshot)
             landing = catalog.landings[change.topic_id]
             landing.accounted = max(landing.accounted, change.accounted)
             for removed in change.removed:
-                landing.note_removed(removed, state.members.time_ms)
+                landing.note_removed(removed, state.members.time_ms, state.level)
 
 
 def _advance(state: "State", topic_id: bytes, landed: Iterable[LandedRange], snapshot: int) -> None:
@@ -348,7 +368,7 @@ def _advance(state: "State", topic_id: bytes, landed: Iterable[LandedRange], sna
         stream = state.streams.by_id[streams[one.partition]]
         stream.landed = one.end
         state.streams.drop(stream, 0, stream.find(one.end), now_ms)
-        landing.note_landed(one, now_ms)
+        landing.note_landed(one, now_ms, state.level, stream.start)
 
 
 # -- landing --------------------------------------------------------------------------------------------------------
@@ -392,7 +412,7 @@ def note_removed(state: "State", member: Member, body: NoteRemoved) -> No | None
     landing.accounted = body.accounted
     landing.unproven |= body.unproven
     for one in body.removed:
-        landing.note_removed(one, state.members.time_ms)
+        landing.note_removed(one, state.members.time_ms, state.level)
     return None
 
 
@@ -410,6 +430,7 @@ def tables_purged(state: "State", member: Member, body: TablesPurged) -> int:
 
 RULES = (
     *catalog_namespaces.RULES,
+    *catalog_views.RULES,
     (CommitTables, commit_tables),
     (HoldTopic, hold_topic),
     (Land, land),

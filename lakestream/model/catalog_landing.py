@@ -11,7 +11,14 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from lakestream.model.levels import BOUNDED
+from lakestream.model.stored import row_of
+
 RANGES_KEPT = 32
+MARKS_KEPT = 16
+"""The same from level BOUNDED on: marks are the largest part of a quiet partition's state, 48 bytes each."""
+GRAIN_MS = 600_000
+"""From level BOUNDED on nobody needs to tell ranges apart that are closer than this, so the marks reach far back."""
 STRIDE = 6
 FIRST_STRIDE = 5
 """Of checkpoints from before sizes were remembered."""
@@ -76,15 +83,19 @@ class Landing:
         for at in range(0, len(numbers), STRIDE):
             yield Mark(*numbers[at : at + STRIDE])
 
-    def note_landed(self, new: LandedRange, now_ms: int) -> None:
+    def note_landed(self, new: LandedRange, now_ms: int, level: int, log_start: int) -> None:
         numbers = self.landed.setdefault(new.partition, array("Q"))
         numbers.extend((new.start, new.end, new.records, new.digest % _HASHES, max(now_ms, 0)))
         numbers.append(min(max(new.size, 0), SIZE_MAX))
-        if len(numbers) > RANGES_KEPT * STRIDE:
-            _merge_one(numbers)
+        if level >= BOUNDED:
+            while len(numbers) > MARKS_KEPT * STRIDE:
+                _join(numbers, _least_needed(numbers, log_start))
+        elif len(numbers) > RANGES_KEPT * STRIDE:
+            _join(numbers, _closest(numbers))
 
-    def note_removed(self, gone: LandedRange, now_ms: int) -> None:
-        """Ranges that overlap become one; of too many the two that lie closest."""
+    def note_removed(self, gone: LandedRange, now_ms: int, level: int) -> None:
+        """Ranges that overlap become one; of too many those two, again and again, that lie closest."""
+        most = MARKS_KEPT if level >= BOUNDED else RANGES_KEPT
         kept, start, end, records, digest = [], gone.start, gone.end, gone.records, gone.digest
         for mark in self.removed.get(gone.partition, ()):
             if mark.end < start or mark.start > end:
@@ -94,7 +105,7 @@ class Landing:
             records, digest = records + mark.records, digest + mark.digest
         kept.append(Mark(start, end, records, digest % _HASHES, now_ms))
         kept.sort()
-        if len(kept) > RANGES_KEPT:
+        while len(kept) > most:
             at = min(range(len(kept) - 1), key=lambda i: kept[i + 1].start - kept[i].end)
             one, two = kept[at], kept[at + 1]
             total = (one.digest + two.digest) % _HASHES
@@ -118,7 +129,7 @@ class Landing:
             numbers = array("Q", packed)
             landing.landed[partition] = numbers if stride else _widened(numbers)
         for partition, marks in fields[5]:
-            landing.removed[partition] = [Mark(*mark) for mark in marks]
+            landing.removed[partition] = [row_of(Mark, mark) for mark in marks]
         landing.location = fields[6] if len(fields) > 6 else ""
         landing.unproven = bool(fields[7]) if len(fields) > 7 else False
         landing.uncared = fields[8] if len(fields) > 8 else ""
@@ -133,12 +144,32 @@ def _widened(numbers: "array[int]") -> "array[int]":
     return wide
 
 
-def _merge_one(numbers: "array[int]") -> None:
-    """Join the two neighbours whose times differ least for their age: what is old is known more coarsely."""
+def _closest(numbers: "array[int]") -> int:
+    """The mark to join with the next one at level FIRST: that whose time differs least from the next one's."""
     times = numbers[4::STRIDE]
     now = times[-1]
     lost = [(times[i + 1] - times[i]) * 1_000_000 // (now - times[i] + 1) for i in range(len(times) - 1)]
-    at = lost.index(min(lost)) * STRIDE
+    return lost.index(min(lost))
+
+
+def _least_needed(numbers: "array[int]", log_start: int) -> int:
+    """The mark to join with the next one from level BOUNDED on: what is old is known more coarsely (T21).
+
+    Below the log start nobody asks for times. Above it the joined range spans the least time for its age; the oldest
+    mark is left alone, or it would swallow all others one by one, and nothing would ever be old.
+    """
+    if numbers[STRIDE + 1] <= log_start:
+        return 0
+    times = numbers[4::STRIDE].tolist()
+    now = times[-1] + GRAIN_MS
+    spans = zip(times, times[2:], strict=False)
+    lost = [(later - earlier) * 1_000_000 // max(now - later, 1) for earlier, later in spans]
+    return lost.index(min(lost)) + 1
+
+
+def _join(numbers: "array[int]", index: int) -> None:
+    """Make one mark of this one and the next: it ends, and landed, when the next one did."""
+    at = index * STRIDE
     numbers[at + STRIDE] = numbers[at]
     numbers[at + STRIDE + 2] += numbers[at + 2]
     numbers[at + STRIDE + 3] = (numbers[at + STRIDE + 3] + numbers[at + 3]) % _HASHES

@@ -18,7 +18,9 @@ RESERVED_PREFIX = "lakestream."
 """Properties that only Lakestream writes."""
 
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
-_UNFIT_IN_PLACE = re.compile(r"[\x00-\x1f\x7f\\?#]")
+_UNFIT_IN_PLACE = re.compile(r"[\x00-\x1f\x7f\\?#%]")
+"""Some engines take `%2e%2e` for `..`, others for a name, so that nobody could say where such a place is."""
+METADATA_SUFFIX = ".metadata.json"
 _ALIASES = (("s3a://", "s3://"), ("s3n://", "s3://"))
 
 
@@ -80,23 +82,57 @@ def overlap(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
+def path_below(folder: str, uri: str) -> str | None:
+    """The way from a folder to a place; None if the place is not strictly inside, or not plainly so."""
+    base, place = canonical(folder).rstrip("/") + "/", canonical(uri).rstrip("/")
+    path = place[len(base) :]
+    if len(uri) > MAX_LOCATION or not place.startswith(base) or _UNFIT_IN_PLACE.search(path):
+        return None
+    return path if all(step not in ("", ".", "..") for step in path.split("/")) else None
+
+
+def is_own_version(location: str, uri: str) -> bool:
+    """Whether this is a metadata file in the metadata folder of the table that lies at `location`."""
+    path = path_below(f"{location.rstrip('/')}/metadata", uri)
+    return path is not None and "/" not in path and path.endswith(METADATA_SUFFIX)
+
+
+def carries_id(folder: str, uuid: str) -> bool:
+    """Whether a folder was named after this table, as `Warehouse.place_for` does: no other table's has its name."""
+    return bool(uuid) and folder.rstrip("/").lower().endswith(f"-{uuid.lower()}")
+
+
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """The folder, by its full URI, that all tables of the catalog lie in."""
+    """The folder, by its full URI, that the tables of the catalog lie in.
+
+    Users' own tables may also lie below `allowed` folders, a stream's never does.
+    """
 
     uri: str
+    allowed: tuple[str, ...] = ()
 
     def path_of(self, uri: str) -> str | None:
         """The way from the warehouse to this place; None if the place is not strictly inside, or not plainly so."""
-        base, place = canonical(self.uri).rstrip("/") + "/", canonical(uri).rstrip("/")
-        if len(uri) > MAX_LOCATION or not place.startswith(base) or _UNFIT_IN_PLACE.search(place):
-            return None
-        path = place[len(base) :]
-        return path if all(step not in ("", ".", "..") for step in path.split("/")) else None
+        return path_below(self.uri, uri)
+
+    def admits(self, uri: str) -> bool:
+        """Whether a user's table may have files at this place."""
+        return any(path_below(folder, uri) is not None for folder in (self.uri, *self.allowed))
+
+    def of_streams(self, uri: str) -> bool:
+        """Whether a place lies in the folder of the topics' tables, is that folder, or holds it.
+
+        Some file systems take `Streams` for the same folder.
+        """
+        return overlap(canonical(uri).casefold(), canonical(f"{self.uri.rstrip('/')}/{STREAMS}").casefold())
 
     def place_for(self, namespace: str, name: str, uuid: str) -> str:
         """Where a new table lives. The uuid makes it unique: no table ever finds the files of one that was before."""
-        steps = [fit(level) for level in namespace.split(SEPARATOR)]
+        levels = namespace.split(SEPARATOR)
+        steps = [fit(level) for level in levels]
+        if levels[0] != STREAMS and steps[0].casefold() == STREAMS:
+            steps[0] = f"_{steps[0]}"
         return "/".join([self.uri.rstrip("/"), *steps, f"{fit(name)}-{uuid}"])
 
 

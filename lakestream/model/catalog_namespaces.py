@@ -42,10 +42,10 @@ def create_namespace(state: "State", member: Member, body: CreateNamespace) -> N
     if problem := namespace_problem(body.namespace) or properties_problem(body.properties):
         return No(Reason.INVALID_REQUEST, problem)
     if body.namespace in namespaces:
-        return No(Reason.NAMESPACE_EXISTS, f"namespace {shown(body.namespace)} already exists")
+        return No(Reason.NAMESPACE_EXISTS, f"Namespace already exists: {shown(body.namespace)}")
     parent = parent_of(body.namespace)
     if parent and parent not in namespaces:
-        return No(Reason.UNKNOWN_NAMESPACE, f"namespace {shown(parent)} does not exist")
+        return No(Reason.UNKNOWN_NAMESPACE, f"Namespace does not exist: {shown(parent)}")
     namespaces[body.namespace] = dict(body.properties)
     return None
 
@@ -53,14 +53,13 @@ def create_namespace(state: "State", member: Member, body: CreateNamespace) -> N
 def drop_namespace(state: "State", member: Member, body: DropNamespace) -> No | None:
     catalog = state.catalog
     if body.namespace not in catalog.namespaces:
-        return No(Reason.UNKNOWN_NAMESPACE, f"namespace {shown(body.namespace)} does not exist")
+        return No(Reason.UNKNOWN_NAMESPACE, f"Namespace does not exist: {shown(body.namespace)}")
     if body.namespace == STREAMS:
         return No(Reason.TABLE_BOUND, f"the namespace {STREAMS} belongs to the topics")
     below = body.namespace + SEPARATOR
-    if any(namespace == body.namespace for namespace, _ in catalog.tables) or any(
-        namespace.startswith(below) for namespace in catalog.namespaces
-    ):
-        return No(Reason.NAMESPACE_NOT_EMPTY, f"namespace {shown(body.namespace)} is not empty")
+    held = any(namespace == body.namespace for held in (catalog.tables, catalog.views.by_key) for namespace, _ in held)
+    if held or any(namespace.startswith(below) for namespace in catalog.namespaces):
+        return No(Reason.NAMESPACE_NOT_EMPTY, f"Namespace {shown(body.namespace)} is not empty")
     del catalog.namespaces[body.namespace]
     return None
 
@@ -69,7 +68,7 @@ def update_namespace(state: "State", member: Member, body: UpdateNamespace) -> l
     """Which of the removals were there."""
     properties = state.catalog.namespaces.get(body.namespace)
     if properties is None:
-        return No(Reason.UNKNOWN_NAMESPACE, f"namespace {shown(body.namespace)} does not exist")
+        return No(Reason.UNKNOWN_NAMESPACE, f"Namespace does not exist: {shown(body.namespace)}")
     gone = [name for name in dict.fromkeys(body.removals) if name in properties]
     changed = {name: value for name, value in properties.items() if name not in gone} | body.updates
     if problem := properties_problem(changed):

@@ -10,8 +10,8 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
-LEVEL = 1
-"""The newest feature level this code knows (L3)."""
+from lakestream.model.bounds import CONFIGS as BOUND_CONFIGS
+from lakestream.model.levels import BOUNDED, FIRST
 
 ENVELOPE = struct.Struct("<BBIQQ")
 
@@ -33,6 +33,12 @@ class Body(msgspec.Struct, frozen=True, array_like=True):
     """Base of all cold command bodies."""
 
     KIND: ClassVar[int] = 0
+    LEVEL: ClassVar[int] = FIRST
+    """The feature level that brought the command."""
+
+    def needed_level(self) -> int:
+        """The level that this very command needs: a body that uses a later field overrides this."""
+        return self.LEVEL
 
 
 class Register(Body, frozen=True, array_like=True):
@@ -127,6 +133,9 @@ class AlterConfigs(Body, frozen=True, array_like=True):
     KIND: ClassVar[int] = 14
     topic_id: bytes
     changes: list[tuple[str, str | None]]
+
+    def needed_level(self) -> int:
+        return BOUNDED if any(name in BOUND_CONFIGS for name, _ in self.changes) else FIRST
 
 
 class AllocateProducerId(Body, frozen=True, array_like=True):

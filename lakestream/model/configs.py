@@ -8,16 +8,25 @@ A topic's config comes from the first of these that says something:
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from lakestream.model.bounds import CONFIGS as BOUND_CONFIGS
+from lakestream.model.bounds import UNBOUNDED, Bounds
+from lakestream.model.levels import BOUNDED, FIRST, NEWEST
+
+VALUE_CHARACTERS_MAX = 32_768
+CONFIGS_MAX = 1_000
+"""Of one topic, or of the cluster."""
 TABLE_ENABLED = "lakestream.table.enabled"
 TABLE_RETENTION = "lakestream.table.retention.ms"
 _REPLICA = re.compile(r"\d+:\d+")
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
+MAX_NAME = 249
+"""Characters of a config's name, and of a topic's."""
 
 
 class Source(IntEnum):
@@ -49,6 +58,8 @@ class ConfigKey:
     effective: bool = True
     synonym: str = ""
     """The broker's config whose value is the default of a topic that does not set it."""
+    level: int = FIRST
+    """The feature level that brought the config: below that level `apply` refuses it, as older versions do (L3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +68,26 @@ class ConfigTable:
 
     keys: dict[str, ConfigKey]
 
-    def problem(self, name: str, value: str | None) -> str:
-        """Why `name` cannot have this value, or nothing."""
+    def problem(self, name: str, value: str | None, level: int = NEWEST) -> str:
+        """Why `name` cannot have this value, or nothing. A config of a level above `level` is unknown."""
         key = self.keys.get(name)
-        if key is None:
+        if key is None or key.level > level:
             return f"unknown config {name!r}"
         if value is None:
             return ""
         wrong = key.problem(value)
         return f"invalid value {value!r} for config {name}: {wrong}" if wrong else ""
+
+    def value(self, name: str, *places: Mapping[str, str]) -> str:
+        """The value of the first place that has one which this version understands, else the default.
+
+        A newer version may have set a config to a value that this one does not know.
+        """
+        key = self.keys[name]
+        for place in places:
+            if name in place and not key.problem(place[name]):
+                return place[name]
+        return key.default or ""
 
     def normal(self, name: str, value: str) -> str:
         """The one spelling of a value: Kafka allows blanks around it, and capital letters in a boolean."""
@@ -76,6 +98,23 @@ class ConfigTable:
         if key is not None and key.type == LIST:
             return ",".join(items(value))
         return value
+
+
+def shape_problem(changes: Sequence[tuple[str, str | None]], kept: Mapping[str, str]) -> str:
+    """Why configs cannot be stored beside those that are kept, whatever they mean, or nothing.
+
+    What a config may say is judged by whoever proposes it: versions know different configs, and have to fold every
+    command alike (L3).
+    """
+    after = {**kept, **dict(changes)}
+    if sum(value is not None for value in after.values()) > CONFIGS_MAX:
+        return f"there are at most {CONFIGS_MAX} configs"
+    for name, value in changes:
+        if not 1 <= len(name) <= MAX_NAME:
+            return f"a config's name has 1 to {MAX_NAME} characters"
+        if value is not None and len(value) > VALUE_CHARACTERS_MAX:
+            return f"the value of config {name} has more than {VALUE_CHARACTERS_MAX} characters"
+    return ""
 
 
 BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = 1, 2, 3, 4, 5, 6, 7
@@ -215,12 +254,32 @@ def contradiction(configs: Mapping[str, str]) -> str:
     return ""
 
 
+BOUND_DOCS = {
+    "topics": "Most topics of the cluster.",
+    "partitions": "Most partitions of all topics together.",
+    "groups": "Most consumer groups.",
+    "offsets": "Most committed offsets of all groups together.",
+    "note_bytes": "Most bytes of the notes that clients commit with offsets.",
+    "producers": "Most producer ids that are remembered; those that were not used for longest go first.",
+    "sequences": "Most partitions of producers, each counted for each producer that writes to it.",
+    "entry_bytes": "Most bytes of WAL entries in the state; a topic's share follows its active partitions.",
+    "piece": "Most partitions that one command creates or deletes; more take several commands.",
+}
+
+
+def _bound(name: str, field: str) -> ConfigKey:
+    default: int = getattr(Bounds(), field)
+    problem, doc = number(1, UNBOUNDED), BOUND_DOCS[field]
+    return ConfigKey(name=name, default=str(default), type=LONG, problem=problem, doc=doc, level=BOUNDED)
+
+
 CLUSTER_CONFIGS = _table(
     _key("auto.create.topics.enable", "true", BOOLEAN, boolean, "Whether asking for a topic makes it."),
     _key("num.partitions", "1", INT, number(1, 100_000), "Partitions of topics created without a number."),
     _key("message.max.bytes", "1048588", INT, _SIZE, "The largest batch accepted."),
     _key("log.retention.ms", "-1", LONG, _OR_FOREVER, "How long records are kept; -1: forever."),
     _key("log.retention.bytes", "-1", LONG, _OR_FOREVER, "How much of a partition is kept; -1: all."),
+    *(_bound(name, field) for name, field in BOUND_CONFIGS.items()),
 )
 """What can be changed for the whole cluster while it runs."""
 

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from lakestream.model.reasons import Reason
+from lakestream.model.stored import row_of
 
 CONSUMER = "consumer"
 """The protocol type of consumers: its subscriptions can be read."""
@@ -55,6 +56,11 @@ class Commit(NamedTuple):
     expire_ms: int
 
 
+def note_size(note: str) -> int:
+    """The bytes of a client's note, as UTF-8."""
+    return len(note) if note.isascii() else len(note.encode())
+
+
 class GroupMember:
     """A member of the current generation; `heard` is the last command that was proposed for it (L13)."""
 
@@ -89,7 +95,7 @@ class GroupMember:
 
     @classmethod
     def load(cls, fields: list[Any]) -> "GroupMember":
-        row = MemberRow._make(fields[0])
+        row = row_of(MemberRow, fields[0])
         member = cls(row._replace(protocols=[(name, metadata) for name, metadata in row.protocols]), fields[2])
         member.assignment = fields[1]
         return member
@@ -136,7 +142,7 @@ class Group:
         group.generation, group.state = fields[2], GroupState(fields[3])
         group.protocol_type, group.protocol, group.leader, group.emptied_ms = fields[4:8]
         group.seat(map(GroupMember.load, fields[8]))
-        group.offsets = {stream: Commit(*commit) for stream, commit in fields[9]}
+        group.offsets = {stream: row_of(Commit, commit) for stream, commit in fields[9]}
         return group
 
 

@@ -7,17 +7,20 @@ Every command about members names the group as its proposer saw it, and is refus
 
 import zlib
 from collections import deque
+from collections.abc import Set
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lakestream.model import group_offsets
 from lakestream.model.commands import Body
 from lakestream.model.group_members import (
     MAX_GROUP_BYTES,
+    Commit,
     Group,
     GroupMember,
     GroupState,
     MemberRow,
     metadata_bytes,
+    note_size,
     select_protocol,
 )
 from lakestream.model.members import Member
@@ -80,12 +83,17 @@ class DeleteGroup(Body, frozen=True, array_like=True):
 
 
 class Groups:
-    """All groups, by name. `changes` and `recent` say which of them changed, for who looks on: no part of the state."""
+    """All groups, by name. `changes` and `recent` say which of them changed, for who looks on: no part of the state.
 
-    __slots__ = ("by_name", "changes", "recent")
+    `offsets` and `note_bytes` count what all groups have committed.
+    """
+
+    __slots__ = ("by_name", "changes", "note_bytes", "offsets", "recent")
 
     def __init__(self) -> None:
         self.by_name: dict[str, Group] = {}
+        self.offsets = 0
+        self.note_bytes = 0
         self.changes = 0
         self.recent: deque[str] = deque(maxlen=RECENT_CHANGES)
 
@@ -93,11 +101,35 @@ class Groups:
         self.changes += 1
         self.recent.append(name)
 
-    def forget_streams(self, streams: set[int]) -> None:
+    def keep(self, group: Group, stream: int, commit: Commit) -> None:
+        """Remember a committed offset in place of the one before."""
+        before = group.offsets.get(stream)
+        self.offsets += before is None
+        self.note_bytes += note_size(commit.note) - (note_size(before.note) if before is not None else 0)
+        group.offsets[stream] = commit
+
+    def drop(self, group: Group, stream: int) -> None:
+        """Forget a committed offset, if there is one."""
+        before = group.offsets.pop(stream, None)
+        if before is not None:
+            self.offsets -= 1
+            self.note_bytes -= note_size(before.note)
+
+    def remove(self, group: Group) -> None:
+        """The group goes, and what it committed."""
+        for stream in list(group.offsets):
+            self.drop(group, stream)
+        del self.by_name[group.name]
+        self.touch(group.name)
+
+    def forget_streams(self, streams: Set[int]) -> None:
         """A topic went, and with it what was committed for it (L25)."""
         for group in self.by_name.values():
-            for stream in streams & group.offsets.keys():
-                del group.offsets[stream]
+            self.forget_streams_of(group, streams)
+
+    def forget_streams_of(self, group: Group, streams: Set[int]) -> None:
+        for stream in streams & group.offsets.keys():
+            self.drop(group, stream)
 
     def dump(self) -> list[Any]:
         return [group.dump() for group in self.by_name.values()]
@@ -108,6 +140,8 @@ class Groups:
         for one in fields:
             group = Group.load(one)
             groups.by_name[group.name] = group
+            groups.offsets += len(group.offsets)
+            groups.note_bytes += sum(note_size(commit.note) for commit in group.offsets.values() if commit.note)
         return groups
 
 
@@ -148,6 +182,8 @@ def new_generation(state: "State", member: Member, body: NewGeneration) -> int |
     if protocol is None:
         return No(Reason.INCONSISTENT_PROTOCOL, "the members have no protocol in common")
     if group is None:
+        if full := group_offsets.groups_problem(state):
+            return full
         group = state.groups.by_name[body.group] = Group(body.group, state.sequence)
     for one in members:
         one.assignment = b""
@@ -244,8 +280,7 @@ def delete_group(state: "State", member: Member, body: DeleteGroup) -> No | None
         return No(Reason.UNKNOWN_GROUP, f"there is no group {body.group!r}")
     if group.members:
         return No(Reason.GROUP_NOT_EMPTY, "the group has members")
-    del state.groups.by_name[body.group]
-    state.groups.touch(body.group)
+    state.groups.remove(group)
     return None
 
 

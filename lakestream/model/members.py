@@ -10,7 +10,10 @@ takes its id at once. Epochs are numbered over the whole cluster, so an epoch na
 
 from typing import TYPE_CHECKING, Any
 
+from lakestream.model.bounds import settle_bounds
+from lakestream.model.cluster_time import agreed_time, follow_clock
 from lakestream.model.commands import Expire, Heartbeat, Leave, Noop, RaiseLevel, Register
+from lakestream.model.levels import BOUNDED
 from lakestream.model.reasons import No, Reason
 
 if TYPE_CHECKING:
@@ -23,8 +26,8 @@ class Member:
     """One member; `alive` tells whether its newest epoch still lives."""
 
     __slots__ = (
-        "alive", "clock_ms", "digest", "digest_sequence", "epoch", "heard", "host", "http", "id", "incarnation",
-        "last_n", "level", "move", "past", "pid", "port", "rack", "role", "tick",
+        "ahead", "alive", "clock_ms", "digest", "digest_sequence", "epoch", "heard", "host", "http", "id",
+        "incarnation", "last_n", "level", "move", "past", "pid", "port", "rack", "role", "tick", "time_ms",
     )  # fmt: skip
 
     def __init__(self, member_id: int) -> None:
@@ -38,6 +41,11 @@ class Member:
         self.tick = 0
         self.move = 0
         self.clock_ms = 0
+        """Its wall clock at its last heartbeat; 0 if this epoch had none."""
+        self.time_ms = 0
+        """The cluster time that it votes for (cluster_time.py)."""
+        self.ahead = 0
+        """For how many heartbeats in a row its clock was far ahead of cluster time."""
         self.digest = 0
         self.digest_sequence = 0
         self.role = ""
@@ -51,15 +59,27 @@ class Member:
     def __repr__(self) -> str:
         return f"<Member {self.id} {self.role} epoch={self.epoch} {'alive' if self.alive else 'gone'}>"
 
-    def dump(self) -> list[Any]:
-        return [getattr(self, name) for name in self.__slots__]
+    def dump(self, level: int) -> list[Any]:
+        names = STORED if level >= BOUNDED else STORED[:STORED_FIRST]
+        return [getattr(self, name) for name in names]
 
     @classmethod
     def load(cls, fields: list[Any]) -> "Member":
+        """Fields that an older checkpoint does not have keep their defaults; those of a newer one are left out."""
         member = cls(0)
-        for name, value in zip(cls.__slots__, fields, strict=True):
+        for name, value in zip(STORED, fields, strict=False):
             setattr(member, name, value)
         return member
+
+
+STORED = (
+    "alive", "clock_ms", "digest", "digest_sequence", "epoch", "heard", "host", "http", "id", "incarnation",
+    "last_n", "level", "move", "past", "pid", "port", "rack", "role", "tick",
+    "time_ms", "ahead",
+)  # fmt: skip
+"""The fields of a member in a checkpoint, in their order for good: later ones are added at the end."""
+STORED_FIRST = 19
+"""So many of them are stored at the first level."""
 
 
 class Members:
@@ -78,14 +98,20 @@ class Members:
     def brokers(self) -> list[Member]:
         return [member for member in self.live() if member.role == "broker"]
 
-    def settle_time(self) -> None:
-        """Cluster time is the lower median of the live members' clocks, and never goes back (L14)."""
+    def settle_time_first(self) -> None:
+        """The rule of the first level: the lower median of the live members' clocks, and never back (L14)."""
         clocks = sorted(member.clock_ms for member in self.by_id.values() if member.alive and member.clock_ms)
         if clocks:
             self.time_ms = max(self.time_ms, clocks[(len(clocks) - 1) // 2])
 
-    def dump(self) -> list[Any]:
-        return [self.next_epoch, self.time_ms, [member.dump() for member in self.by_id.values()]]
+    def settle_time(self) -> None:
+        """Cluster time is what the live members' votes agree on, and never goes back (L14)."""
+        voters = self.brokers() or self.live()
+        agreed = agreed_time([(member.host, member.time_ms) for member in voters if member.time_ms])
+        self.time_ms = max(self.time_ms, agreed)
+
+    def dump(self, level: int) -> list[Any]:
+        return [self.next_epoch, self.time_ms, [member.dump(level) for member in self.by_id.values()]]
 
     @classmethod
     def load(cls, fields: list[Any]) -> "Members":
@@ -123,7 +149,7 @@ def register(state: "State", member_id: int, body: Register) -> int | No:
     members.next_epoch += 1
     member.alive, member.last_n, member.tick, member.move = True, 0, 0, 0
     member.heard = state.sequence
-    member.clock_ms = 0
+    member.clock_ms = member.time_ms = member.ahead = 0
     member.role, member.rack, member.level = body.role, body.rack, body.level
     member.host, member.port, member.http, member.pid = body.host, body.port, body.http, body.pid
     return member.epoch
@@ -135,9 +161,16 @@ def noop(state: "State", member: Member, body: Noop) -> None:
 
 def heartbeat(state: "State", member: Member, body: Heartbeat) -> None:
     settle(member, body)
+    members, before_ms = state.members, member.clock_ms
     member.clock_ms = max(body.wall_ms, 0)
     member.digest_sequence, member.digest = body.sequence, body.digest
-    state.members.settle_time()
+    if state.level < BOUNDED:
+        members.settle_time_first()
+    else:
+        member.time_ms, member.ahead = follow_clock(
+            members.time_ms, member.time_ms, member.ahead, before_ms, member.clock_ms
+        )
+        members.settle_time()
 
 
 def settle(member: Member, body: Noop | Heartbeat) -> None:
@@ -166,6 +199,7 @@ def raise_level(state: "State", member: Member, body: RaiseLevel) -> int | No:
     if behind:
         return No(Reason.LEVEL_UNSUPPORTED, f"members {behind} do not know level {body.level}")
     state.level = body.level
+    settle_bounds(state)
     return state.level
 
 

@@ -10,21 +10,35 @@ For each producer id and stream the state keeps the epoch and the last five batc
 A producer id that nobody knows (expired, or from before) may start anywhere; a known id has to start a stream that is
 new to it at sequence 0. But when a topic is deleted and made again its producers do not know, and count on: each may
 start once where it is in the partition that is now in place of the one it wrote to.
+
+From level BOUNDED on the ids are bounded: `by_id` is in the order of last use, as cluster time tells it, and those that
+were not used for longest are forgotten first. An id that was never given out, but lies close above the counter, moves
+the counter, so that no other producer gets it; one far above is refused, so that nobody can use the counter up.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from lakestream.model.commands import AllocateProducerId, ExpireProducers
 from lakestream.model.members import Member
 
 if TYPE_CHECKING:
+    from lakestream.model.pieces import Doomed
     from lakestream.model.state import State
 
 BATCHES_KEPT = 5
 SEQUENCES = 1 << 31
 AGAIN_MAX = 1000
 """So many partitions that are gone are remembered of one producer, the latest."""
+
+AHEAD_MAX = 1_000_000
+"""An unknown id that is further above the counter than this is refused: the counter has 63 bits, and must last."""
+FORGOTTEN_AT_ONCE = 64
+"""Producers that one new one pushes out at most; more only where a limit was lowered."""
+EXPIRED_AT_ONCE = 5_000
+"""Producers that one command forgets; whoever proposes it asks again while there are so many."""
 
 Place = tuple[str, int]
 """A topic's name and a partition."""
@@ -41,6 +55,10 @@ class Sequence:
         self.recent: list[tuple[int, int, int]] = []
 
 
+NO_LIMITS = (0, 0)
+"""Of a state that was just loaded, until `bound` says what they are."""
+
+
 class Producer:
     """One producer id. `again`: where it wrote to a topic that is gone, oldest first."""
 
@@ -53,25 +71,85 @@ class Producer:
 
 
 class Producers:
-    """All producer ids that are remembered."""
+    """All producer ids that are remembered; `sequences` counts the streams of each. `limits`: of both, if any."""
 
-    __slots__ = ("by_id", "next_id")
+    __slots__ = ("by_id", "doomed", "limits", "next_id", "sequences")
 
     def __init__(self) -> None:
-        self.by_id: dict[int, Producer] = {}
+        self.by_id: OrderedDict[int, Producer] = OrderedDict()
         self.next_id = 0
+        self.sequences = 0
+        self.limits: tuple[int, int] | None = None
+        self.doomed: Mapping[bytes, Doomed] = {}
+        """Deleted topics that some producers still remember."""
+
+    def bound(self, producers: int, sequences: int) -> None:
+        """Remember so many at most from now on. The first time the ids are put in the order of their last use."""
+        if self.limits is None:
+            self.by_id = OrderedDict(sorted(self.by_id.items(), key=lambda one: one[1].used_ms))
+            for known in sorted(self.by_id):
+                if self.next_id <= known < self.next_id + AHEAD_MAX:
+                    self.next_id = known + 1
+        self.limits = (producers, sequences)
+
+    def admit(self, producer_id: int) -> Producer | None:
+        """Begin to remember an id that nobody knows; None if it lies too far above those that were given out."""
+        if self.limits is not None:
+            if producer_id >= self.next_id + AHEAD_MAX:
+                return None
+            self.next_id = max(self.next_id, producer_id + 1)
+        producer = self.by_id[producer_id] = Producer()
+        return producer
+
+    def use(self, producer_id: int, producer: Producer, time_ms: int) -> None:
+        """The producer is at work at this cluster time: it is forgotten later than those that were not."""
+        producer.used_ms = time_ms
+        if self.limits is not None:
+            self.by_id.move_to_end(producer_id)
+
+    def make_room(self, used: int) -> None:
+        """Forget those that were not used for longest, but never `used`, while there are more than the limits allow."""
+        if self.limits is None:
+            return
+        producers, sequences = self.limits
+        for _ in range(FORGOTTEN_AT_ONCE):
+            if len(self.by_id) <= producers and self.sequences <= sequences:
+                return
+            oldest = next(iter(self.by_id))
+            if oldest != used:
+                self.forget(oldest)
+            elif len(self.by_id) == 1:
+                return
+            else:
+                self.by_id.move_to_end(used)
+
+    def forget(self, producer_id: int) -> None:
+        self.sequences -= len(self.by_id.pop(producer_id).streams)
 
     def forget_streams(self, streams: Mapping[int, Place | None]) -> None:
         """Streams go; those with a place may be there again."""
         for producer in self.by_id.values():
-            for stream in sorted(streams.keys() & producer.streams.keys()):
-                del producer.streams[stream]
-                place = streams[stream]
-                if place is not None:
-                    producer.again.pop(place, None)
-                    producer.again[place] = None
-            while len(producer.again) > AGAIN_MAX:
-                del producer.again[next(iter(producer.again))]
+            self.forget_streams_of(producer, streams)
+
+    def forget_streams_of(self, producer: Producer, streams: Mapping[int, Place | None]) -> None:
+        gone = sorted(streams.keys() & producer.streams.keys())
+        self.sequences -= len(gone)
+        for stream in gone:
+            del producer.streams[stream]
+            place = streams[stream]
+            if place is not None:
+                producer.again.pop(place, None)
+                producer.again[place] = None
+        while len(producer.again) > AGAIN_MAX:
+            del producer.again[next(iter(producer.again))]
+
+    def recall(self, producer: Producer, name: str, partition: int) -> bool:
+        """Whether the producer wrote to a topic of this name whose deletion is not finished: it may go on there."""
+        for doomed in self.doomed.values():
+            if (held := doomed.held(name, partition)) in producer.streams:
+                self.forget_streams_of(producer, {held: (name, partition)})
+                return True
+        return False
 
     def dump(self) -> list[Any]:
         return [self.next_id, [_dumped(id_, one) for id_, one in self.by_id.items()]]
@@ -84,10 +162,11 @@ class Producers:
             producer = producers.by_id[id_] = Producer()
             producer.used_ms = used_ms
             producer.again = {(name, partition): None for name, partition in later[0]} if later else {}
-            for stream, epoch, following, recent in streams:
+            for stream, epoch, following, recent, *_ in streams:
                 sequence = producer.streams[stream] = Sequence(epoch)
                 sequence.next = following
                 sequence.recent = [(first, last, base) for first, last, base in recent]
+            producers.sequences += len(producer.streams)
         return producers
 
 
@@ -100,17 +179,28 @@ def allocate(state: "State", member: Member, body: AllocateProducerId) -> int:
     """A fresh id. It becomes known, so that its first batch in every stream has to start at sequence 0."""
     producers = state.producers
     given = producers.next_id
-    producers.next_id += 1
+    while producers.limits is not None and given in producers.by_id:
+        given += 1  # a producer brought this id along before the counter was moved by such ids
+    producers.next_id = given + 1
+    if (replaced := producers.by_id.get(given)) is not None:  # at the first level an id may be given out that is known
+        producers.sequences -= len(replaced.streams)
     producer = producers.by_id[given] = Producer()
     producer.used_ms = state.members.time_ms
+    producers.make_room(given)
     return given
 
 
 def expire(state: "State", member: Member, body: ExpireProducers) -> int:
-    by_id = state.producers.by_id
-    old = [id_ for id_, producer in by_id.items() if producer.used_ms < body.before_ms]
+    """How many went. Those in the order of their last use are a few at a time, so that nobody waits for the fold."""
+    producers = state.producers
+    known = producers.by_id.items()
+    if producers.limits is None:
+        old = [id_ for id_, producer in known if producer.used_ms < body.before_ms]
+    else:
+        first = islice(known, EXPIRED_AT_ONCE)
+        old = [id_ for id_, _ in takewhile(lambda one: one[1].used_ms < body.before_ms, first)]
     for id_ in old:
-        del by_id[id_]
+        producers.forget(id_)
     return len(old)
 
 

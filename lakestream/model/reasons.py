@@ -52,6 +52,13 @@ class Reason(IntEnum):
     TABLE_BOUND = 65
     TOPIC_HELD = 66
     CARE_FULL = 67
+    UNKNOWN_PRODUCER = 70
+    TOO_MANY_TOPICS = 71
+    TOO_MANY_GROUPS = 72
+    TOO_MANY_OFFSETS = 73
+    TOO_MANY_NOTES = 74
+    VIEW_EXISTS = 85
+    UNKNOWN_VIEW = 86
 
 
 class No(NamedTuple):

@@ -15,44 +15,54 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from lakestream.errors import Corrupt, Halted
-from lakestream.model import care, catalog, groups, members, producers, rebinding, streams, topics
+from lakestream.model import care, catalog, groups, members, pieces, producers, rebinding, streams, topics
+from lakestream.model.append_times import AppendTimes
+from lakestream.model.bounds import settle_bounds
 from lakestream.model.care import Care
 from lakestream.model.catalog import Catalog
 from lakestream.model.commands import APPEND, ENVELOPE, Body, Register
 from lakestream.model.groups import Groups
+from lakestream.model.levels import BOUNDED, FIRST, NEWEST
 from lakestream.model.members import Member, Members
-from lakestream.model.producers import Producers
+from lakestream.model.producers import NO_LIMITS, Producers
 from lakestream.model.reasons import STRANGER, No, Reason
+from lakestream.model.stamped_append import STAMPED_APPEND, append_stamped
 from lakestream.model.streams import Streams
 from lakestream.model.topics import Topics
+from lakestream.model.unpacking import free, unpack
 
 Outcome = Any
 """A list of results for `Append`; else what the rule says, a No, or STRANGER."""
 Rule = Callable[["State", Member, Any], Outcome]
 
-_FAMILIES: tuple[Any, ...] = (members, topics, streams, producers, groups, catalog, rebinding, care)
-_RULES: dict[int, tuple[msgspec.msgpack.Decoder[Any], Rule]] = {
-    body.KIND: (msgspec.msgpack.Decoder(body), rule) for family in _FAMILIES for body, rule in family.RULES
+FAMILIES: tuple[Any, ...] = (members, topics, pieces, streams, producers, groups, catalog, rebinding, care)
+_RULES: dict[int, tuple[int, msgspec.msgpack.Decoder[Any], Rule]] = {
+    body.KIND: (body.LEVEL, msgspec.msgpack.Decoder(body), rule) for family in FAMILIES for body, rule in family.RULES
 }
+_UNLISTED = (APPEND, STAMPED_APPEND, Register.KIND)
+"""Kinds whose bodies are read in ways of their own."""
 _REGISTER = msgspec.msgpack.Decoder(Register)
 
 CHECKPOINT = struct.Struct("<4sBxxxI")
 CHECKPOINT_MAGIC = b"LKSC"
 CHECKPOINT_VERSION = 1
+MOVED_MAX = 100_000
+"""Names in `State.moved`: a member that folds and serves nobody, as a pipeline that stands by, never empties it."""
+CHECKED_AT_ONCE = 4 * 1024 * 1024
 
 
 class State:
     """What all members agree on after folding the commands up to `sequence`."""
 
     __slots__ = (
-        "care", "catalog", "cluster", "digest", "groups", "level", "members", "moved", "producers", "sequence",
-        "streams", "topics",
+        "all_moved", "care", "catalog", "cluster", "digest", "groups", "level", "members", "moved", "producers",
+        "sequence", "streams", "topics",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.sequence = 0
         self.digest = 0
-        self.level = 1
+        self.level = FIRST
         self.cluster = ""
         self.members = Members()
         self.topics = Topics()
@@ -63,6 +73,8 @@ class State:
         self.care = Care()
         self.moved: list[int] = []
         """Streams whose end moved since somebody last emptied this list; for waking readers, not part of the state."""
+        self.all_moved = False
+        """More streams moved than `moved` may name: whoever empties it looks at all."""
 
 
 def apply(state: State, sequence: int, command: bytes) -> Outcome:
@@ -72,7 +84,7 @@ def apply(state: State, sequence: int, command: bytes) -> Outcome:
         state.sequence = sequence
         return STRANGER
     level, kind, member_id, epoch, n = ENVELOPE.unpack_from(command)
-    if level <= state.level and kind not in _RULES and kind not in (APPEND, Register.KIND):
+    if level <= state.level and kind not in _RULES and kind not in _UNLISTED:
         raise Halted(f"command {sequence} is of kind {kind} (level {level}), which this version does not know; upgrade")
     state.sequence = sequence
     if kind == Register.KIND and level <= state.level:
@@ -85,6 +97,9 @@ def apply(state: State, sequence: int, command: bytes) -> Outcome:
         member.heard = sequence
         outcome = _judge(state, member, level, kind, command)
     state.digest = zlib.crc32(_digestible(outcome), state.digest)
+    if len(state.moved) > MOVED_MAX:
+        state.all_moved = True
+        state.moved.clear()
     return outcome
 
 
@@ -99,15 +114,29 @@ def _register(state: State, member_id: int, command: bytes) -> Outcome:
 def _judge(state: State, member: Member, level: int, kind: int, command: bytes) -> Outcome:
     payload = memoryview(command)[ENVELOPE.size :]
     if level > state.level:
-        return No(Reason.NEWER_LEVEL, f"feature level {level} is not in use yet")
+        return _too_new(level)
     if kind == APPEND:
         return streams.append(state, member, payload)
-    decoder, rule = _RULES[kind]
+    if kind == STAMPED_APPEND:
+        return append_stamped(state, member, payload) if state.level >= BOUNDED else _too_new(BOUNDED)
+    needed, decoder, rule = _RULES[kind]
+    if needed > state.level:
+        return _too_new(needed)
     try:
         body: Body = decoder.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return No(Reason.MALFORMED, str(error))
     return rule(state, member, body)
+
+
+def _too_new(level: int) -> No:
+    return No(Reason.NEWER_LEVEL, f"feature level {level} is not in use yet: some live members do not know it")
+
+
+def check_level(state: State, known: int) -> None:
+    """Raises Halted if the state is at a level that whoever folds it does not know (L3)."""
+    if state.level > known:
+        raise Halted(f"the cluster is at feature level {state.level}, this version knows levels up to {known}; upgrade")
 
 
 def _digestible(outcome: Outcome) -> bytes:
@@ -120,34 +149,54 @@ def _digestible(outcome: Outcome) -> bytes:
 
 def dump(state: State) -> bytes:
     """The state as the bytes of a checkpoint; equal states give equal bytes."""
+    doomed = [stream for one in state.topics.doomed.values() for stream in one.streams]
+    later = [state.streams.append_times.dump()] if state.level >= BOUNDED else []
     body = msgspec.msgpack.encode(
         [
-            state.sequence, state.digest, state.level, state.cluster, state.members.dump(), state.topics.dump(),
-            state.streams.dump(), state.producers.dump(), state.groups.dump(), state.catalog.dump(),
-            state.care.dump(),
+            state.sequence, state.digest, state.level, state.cluster, state.members.dump(state.level),
+            state.topics.dump(state.level), state.streams.dump(doomed, state.level), state.producers.dump(),
+            state.groups.dump(), state.catalog.dump(state.level), state.care.dump(), *later,
         ]
     )  # fmt: skip
     return CHECKPOINT.pack(CHECKPOINT_MAGIC, CHECKPOINT_VERSION, crc32c(body)) + body
 
 
-def load(checkpoint: bytes | bytearray) -> State:
-    """The state of a checkpoint. Raises Corrupt if these are not the bytes that were written."""
+def load(checkpoint: bytes | bytearray | memoryview, known: int = NEWEST) -> State:
+    """The state of a checkpoint. Fields beyond those that this code knows are left out.
+
+    Works in small steps: called in a thread, it never holds the interpreter for long, however large the state is.
+    Raises Corrupt if these are not the bytes that were written, Halted if the state's level is above `known`.
+    """
     if len(checkpoint) < CHECKPOINT.size:
         raise Corrupt("a checkpoint was cut short")
     magic, version, checksum = CHECKPOINT.unpack_from(checkpoint)
     body = memoryview(checkpoint)[CHECKPOINT.size :]
-    if magic != CHECKPOINT_MAGIC or crc32c(body) != checksum:
+    if magic != CHECKPOINT_MAGIC or _checksum(body) != checksum:
         raise Corrupt("a checkpoint's checksum is wrong")
     if version != CHECKPOINT_VERSION:
         raise Halted(f"checkpoint version {version} is newer than this code; upgrade")
-    fields = msgspec.msgpack.decode(body, strict=False)
+    fields = unpack(body)
     state = State()
     state.sequence, state.digest, state.level, state.cluster = fields[:4]
+    check_level(state, known)
     state.members = Members.load(fields[4])
     state.topics = Topics.load(fields[5])
-    state.streams = Streams.load(fields[6], state.topics.by_id)
+    state.streams = Streams.load(fields[6], state.topics)
     state.producers = Producers.load(fields[7])
     state.groups = Groups.load(fields[8])
     state.catalog = Catalog.load(fields[9]) if len(fields) > 9 else Catalog()
     state.care = Care.load(fields[10]) if len(fields) > 10 else Care()
+    if state.level >= BOUNDED:  # the raise of the level has put the producers in order, once for all
+        state.producers.limits = NO_LIMITS
+    settle_bounds(state)
+    if len(fields) > 11:
+        state.streams.append_times = AppendTimes.load(fields[11])
+    free(fields)
     return state
+
+
+def _checksum(body: memoryview) -> int:
+    checksum = 0
+    for start in range(0, len(body), CHECKED_AT_ONCE):
+        checksum = crc32c(body[start : start + CHECKED_AT_ONCE], checksum)
+    return checksum

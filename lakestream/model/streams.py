@@ -10,18 +10,20 @@ bytes are never served (L20). Entries are packed: `bases` can be bisected, `refs
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lakestream.model.append_times import AppendTimes
 from lakestream.model.commands import AdvanceLogStart, Collected, MovedSlice, ReplaceEntries
+from lakestream.model.levels import BOUNDED
 from lakestream.model.members import Member
-from lakestream.model.producers import BATCHES_KEPT, SEQUENCES, Producer
+from lakestream.model.producers import BATCHES_KEPT, SEQUENCES, Producers
 from lakestream.model.producers import Sequence as ProducerSequence
 from lakestream.model.reasons import No, Reason
 
 if TYPE_CHECKING:
     from lakestream.model.state import State
-    from lakestream.model.topics import Topic
+    from lakestream.model.topics import Topic, Topics
 
 HEAD = struct.Struct("<QII")
 """The tick, the size of its object, and the number of rows."""
@@ -69,6 +71,10 @@ class WalObject:
         self.dead_ms = 0
 
 
+STORED = ("dead_ms", "epoch", "kind", "live", "live_bytes", "member", "number", "size", "tick", "time_ms")
+"""The fields of an object in a checkpoint, in their order for good: later ones are added at the end."""
+
+
 class Stream:
     """One partition of one topic. Offsets below `landed` are rows of the topic's table, and have no entries."""
 
@@ -87,6 +93,20 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<Stream {self.id} {self.topic.name}-{self.partition} [{self.start}, {self.next})>"
+
+    def dump(self) -> list[Any]:
+        places = self.bases.tobytes(), self.refs.tobytes()
+        return [self.id, self.topic.id, self.partition, self.start, self.next, self.size, *places, self.landed]
+
+    @classmethod
+    def load(cls, fields: list[Any], topic: "Topic") -> "Stream":
+        id_, _, partition, start, following, size, bases, refs, *later = fields
+        stream = cls(id_, topic, partition)
+        stream.start, stream.next, stream.size = start, following, size
+        stream.landed = later[0] if later else 0
+        stream.bases.frombytes(bases)
+        stream.refs.frombytes(refs)
+        return stream
 
     def entry(self, index: int) -> Entry:
         return Entry(self.bases[index], *self.refs[index * STRIDE : index * STRIDE + STRIDE])
@@ -107,9 +127,13 @@ class Stream:
 class Streams:
     """All streams, and the WAL objects that their entries live in."""
 
-    __slots__ = ("by_id", "dead", "entries", "limit", "next_id", "next_object", "objects")
+    __slots__ = (
+        "active", "append_times", "by_activity", "by_id", "dead", "entries", "limit", "next_id", "next_object",
+        "objects",
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.append_times = AppendTimes()
         self.by_id: dict[int, Stream] = {}
         self.objects: dict[int, WalObject] = {}
         self.dead: dict[int, WalObject] = {}
@@ -117,11 +141,27 @@ class Streams:
         self.next_object = 1
         self.entries = 0
         self.limit = 1_000_000
+        self.active = 0
+        """Partitions that have entries."""
+        self.by_activity = False
+        """Whether a topic's share follows its active partitions: from level BOUNDED on."""
 
-    def share(self, topics: int) -> int:
-        """How many entries one topic may hold (L20): half of all while there is room, then the others keep theirs."""
+    def least_share(self, topics: int) -> int:
+        """How many entries any topic may hold (L20): half of all while there is room, then the others keep theirs."""
         crowded = self.entries * 4 >= self.limit * 3
-        return max(self.limit // max(topics, 2), 1024) if crowded else self.limit // 2
+        if not crowded:
+            return self.limit // 2
+        if self.by_activity:
+            return max(self.limit // (2 * max(topics, 1)), 1)
+        return max(self.limit // max(topics, 2), 1024)
+
+    def share(self, topic: "Topic", topics: int) -> int:
+        """How many entries this topic may hold: where most partitions that have entries are its own, most of them."""
+        least = self.least_share(topics)
+        return max(least, self.limit * topic.active // max(self.active, 1)) if self.by_activity else least
+
+    def over_share(self, topic: "Topic", topics: int) -> bool:
+        return topic.entries >= self.share(topic, topics)
 
     def add_object(self, kind: int, member: Member, tick: int, size: int, time_ms: int) -> WalObject:
         number = self.next_object
@@ -136,11 +176,14 @@ class Streams:
         one.live_bytes -= size
         if not one.live:
             del self.objects[number]
+            self.append_times.objects.pop(number, None)
             one.dead_ms = now_ms
             self.dead[number] = one
 
     def drop(self, stream: Stream, first: int, last: int, now_ms: int) -> None:
         """Remove the entries [first, last) of a stream."""
+        if last <= first:
+            return
         refs = stream.refs
         for index in range(first, last):
             length = refs[index * STRIDE + 2]
@@ -150,46 +193,59 @@ class Streams:
         del refs[first * STRIDE : last * STRIDE]
         self.entries -= last - first
         stream.topic.entries -= last - first
+        if not stream.bases:
+            self.active -= 1
+            stream.topic.active -= 1
 
-    def dump(self) -> list[Any]:
-        return [
+    def dump(self, doomed: Iterable["Stream"], level: int) -> list[Any]:
+        """`doomed`: streams of deleted topics that still have entries."""
+        fields = [
             self.next_id,
             self.next_object,
             self.limit,
-            [[getattr(one, name) for name in WalObject.__slots__] for one in self.objects.values()],
-            [[getattr(one, name) for name in WalObject.__slots__] for one in self.dead.values()],
-            [
-                [s.id, s.topic.id, s.partition, s.start, s.next, s.size, s.bases.tobytes(), s.refs.tobytes(), s.landed]
-                for s in self.by_id.values()
-            ],
+            [[getattr(one, name) for name in STORED] for one in self.objects.values()],
+            [[getattr(one, name) for name in STORED] for one in self.dead.values()],
+            [one.dump() for one in self.by_id.values()],
         ]
+        return [*fields, [one.dump() for one in doomed]] if level >= BOUNDED else fields
 
     @classmethod
-    def load(cls, fields: list[Any], topics: dict[bytes, "Topic"]) -> "Streams":
+    def load(cls, fields: list[Any], topics: "Topics") -> "Streams":
         streams = cls()
         streams.next_id, streams.next_object, streams.limit = fields[:3]
         for source, target in ((fields[3], streams.objects), (fields[4], streams.dead)):
             for values in source:
                 one = WalObject(0, 0, 0, 0, 0, 0, 0)
-                for name, value in zip(WalObject.__slots__, values, strict=True):
+                for name, value in zip(STORED, values, strict=False):
                     setattr(one, name, value)
                 target[one.number] = one
-        for id_, topic_id, partition, start, following, size, bases, refs, *later in fields[5]:
-            stream = Stream(id_, topics[topic_id], partition)
-            stream.start, stream.next, stream.size = start, following, size
-            stream.landed = later[0] if later else 0
-            stream.bases.frombytes(bases)
-            stream.refs.frombytes(refs)
-            streams.by_id[id_] = stream
-            streams.entries += len(stream.bases)
-            stream.topic.entries += len(stream.bases)
+        for row in fields[5]:
+            stream = Stream.load(row, topics.by_id[row[1]])
+            streams.by_id[stream.id] = stream
+            streams.count(stream)
+        for row in fields[6] if len(fields) > 6 else ():
+            doomed = topics.doomed[row[1]]
+            doomed.streams.append(Stream.load(row, doomed.topic))
+            streams.count(doomed.streams[-1])
         return streams
+
+    def count(self, stream: Stream) -> None:
+        """Take a stream's entries into account."""
+        self.entries += len(stream.bases)
+        self.active += bool(stream.bases)
+        stream.topic.entries += len(stream.bases)
+        stream.topic.active += bool(stream.bases)
 
 
 def pack_append(tick: int, size: int, rows: Sequence[AppendRow]) -> bytes:
     """The body of an `Append` command."""
     pack = ROW.pack
     return HEAD.pack(tick, size, len(rows)) + b"".join([pack(*row) for row in rows])
+
+
+def appended_streams(payload: bytes | memoryview) -> set[int]:
+    """The streams that an `Append` command has batches of."""
+    return {row[0] for row in ROW.iter_unpack(memoryview(payload)[HEAD.size :])}
 
 
 def append(state: "State", member: Member, payload: memoryview) -> list[int] | No:
@@ -203,9 +259,10 @@ def append(state: "State", member: Member, payload: memoryview) -> list[int] | N
     member.tick = tick
     streams = state.streams
     time_ms = state.members.time_ms
-    share = streams.share(len(state.topics.by_id))
+    topics = len(state.topics.by_id)
+    least = streams.least_share(topics)
     made = streams.add_object(TICK, member, tick, size, time_ms)
-    number, by_id, producers, moved = made.number, streams.by_id, state.producers.by_id, state.moved
+    number, by_id, producers, moved = made.number, streams.by_id, state.producers, state.moved
     results: list[int] = []
     answer = results.append
     run: Stream | None = None
@@ -217,7 +274,7 @@ def append(state: "State", member: Member, payload: memoryview) -> list[int] | N
             answer(-Reason.UNKNOWN_STREAM)
             continue
         base = stream.next
-        if stream is not run and stream.topic.entries >= share:
+        if stream is not run and stream.topic.entries >= least and streams.over_share(stream.topic, topics):
             answer(-Reason.OVER_SHARE)
             continue
         if producer_id >= 0:
@@ -235,6 +292,9 @@ def append(state: "State", member: Member, payload: memoryview) -> list[int] | N
             if timestamp > refs[-1]:
                 refs[-1] = timestamp
         else:
+            if not refs:
+                streams.active += 1
+                stream.topic.active += 1
             stream.bases.append(base)
             refs.extend((number, position, length, count, timestamp))
             made.live += 1
@@ -251,7 +311,7 @@ def append(state: "State", member: Member, payload: memoryview) -> list[int] | N
 
 
 def judge(
-    producers: dict[int, Producer],
+    producers: Producers,
     producer_id: int,
     stream: Stream,
     epoch: int,
@@ -262,18 +322,25 @@ def judge(
 ) -> int | None:
     """None if the batch is next in its producer's sequence, and noted as such; else what to answer (L18)."""
     stream_id = stream.id
-    producer = producers.get(producer_id)
+    producer = producers.by_id.get(producer_id)
     if producer is None:
-        producer = producers[producer_id] = Producer()
+        producer = producers.admit(producer_id)
+        if producer is None:
+            return -Reason.UNKNOWN_PRODUCER
         past = producer.streams[stream_id] = ProducerSequence(epoch)
+        producers.sequences += 1
+        producers.make_room(producer_id)
     else:
         known = producer.streams.get(stream_id)
         if known is None:
-            if sequence != 0 and (stream.topic.name, stream.partition) not in producer.again:
+            place = (stream.topic.name, stream.partition)
+            if sequence != 0 and place not in producer.again and not producers.recall(producer, *place):
                 return -Reason.OUT_OF_ORDER
             if producer.again:
-                producer.again.pop((stream.topic.name, stream.partition), None)
+                producer.again.pop(place, None)
             past = producer.streams[stream_id] = ProducerSequence(epoch)
+            producers.sequences += 1
+            producers.make_room(producer_id)
         elif epoch != known.epoch:
             if epoch < known.epoch:
                 return -Reason.FENCED_PRODUCER
@@ -290,7 +357,8 @@ def judge(
             return -Reason.OUT_OF_ORDER
         else:
             past = known
-    producer.used_ms = time_ms
+    if producer.used_ms != time_ms:
+        producers.use(producer_id, producer, time_ms)
     past.next = (sequence + count) % SEQUENCES
     recent = past.recent
     if len(recent) == BATCHES_KEPT:
@@ -341,6 +409,9 @@ def _replace(state: "State", made: WalObject, new: MovedSlice) -> bool:
     if first >= last or stream.bases[first] != new.base or stream.entry(last - 1).end != new.base + new.records:
         return False
     streams.drop(stream, first, last, state.members.time_ms)
+    if not stream.bases:
+        streams.active += 1
+        stream.topic.active += 1
     stream.bases.insert(first, new.base)
     at = first * STRIDE
     stream.refs[at:at] = array("q", (made.number, new.position, new.length, new.records, new.max_timestamp))

@@ -4,7 +4,7 @@
     lets go (T21), old snapshots of idle tables (T11) -> now and then: orphans (T12)
 
 One job at a time; each leaves the table whole, whenever it is killed. A request that its pipeline did not live to
-answer is done again by the next one.
+answer is begun again by the next one, once (care_requests.py).
 """
 
 import asyncio
@@ -21,13 +21,14 @@ from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.care import DONE, FAILED, RUNNING, TEXT_MAX, CareRequest, NoteCare, TellCare
+from lakestream.model.care import TEXT_MAX, CareRequest, NoteCare
 from lakestream.model.catalog import CatalogTable, HoldTopic
-from lakestream.model.catalog_names import STREAMS, canonical, root_of, warehouse_uri
+from lakestream.model.catalog_names import STREAMS, root_of, warehouse_uri
 from lakestream.model.topics import Topic
 from lakestream.pipeline.care_accounts import Accounts
 from lakestream.pipeline.care_jobs import CareJobs, NotDone, Progress, Result
 from lakestream.pipeline.care_plan import CareLimits
+from lakestream.pipeline.care_requests import CareRequests, log_failure, told
 from lakestream.pipeline.diagnosis import Diagnosis, diagnose
 from lakestream.pipeline.keeping import keep_from
 from lakestream.pipeline.land import Lander
@@ -39,8 +40,6 @@ from lakestream.pipeline.unborn import find_unbound, judge_unborn
 
 log = logging.getLogger(__name__)
 
-PROGRESS_S = 2.0
-"""How often a job that goes on says how far it is."""
 NEVER_MS = 1 << 62
 IN_A_ROW = 2
 """Care that failed so often is noted for all to see: once may be a race that somebody else won."""
@@ -59,6 +58,8 @@ class Schedule:
     look_s: float = 1.0
     again_s: float = 60.0
     """A table that did not change, or whose care failed, is looked at again so late."""
+    hang_s: float = 1800.0
+    """A request without progress for so long is broken off (care_requests.py)."""
     others_rest_s: float = 60.0
     """So long after others changed a table its files are left as they are: who goes on needs them (T14)."""
 
@@ -92,7 +93,7 @@ class Caretaker:
         self.accounts = Accounts(replica, lander, jobs)
         self._seen: dict[bytes, _Seen] = {}
         self._began_s = clock.monotonic()
-        self._told_s = 0.0
+        self.requests = CareRequests(replica, clock, self._do, schedule.hang_s)
         self._unborn_s = self._began_s + schedule.orphans_first_s
         self._no_unborn = False
         """Somebody looked during this step: once is enough for all who ask at a time."""
@@ -115,7 +116,7 @@ class Caretaker:
             return
         self._no_unborn = False
         for request in self._replica.state.care.waiting():
-            await self._answer(request)
+            await self.requests.answer(request)
         if self._schedule.enabled:
             for topic_id in list(self._replica.state.catalog.landings):
                 await self._look_after(topic_id)
@@ -125,30 +126,6 @@ class Caretaker:
                 self._unborn_s = self._clock.monotonic() + self._schedule.orphans_every_s
 
     # -- by request ---------------------------------------------------------------------------------------------------
-
-    async def _answer(self, request: bytes) -> None:
-        one = self._replica.state.care.requests.get(request)
-        if one is None or one.over:
-            return
-
-        async def progress(text: str) -> None:
-            now = self._clock.monotonic()
-            if now - self._told_s >= PROGRESS_S:
-                self._told_s = now
-                await self._tell(request, RUNNING, text, {})
-
-        await self._tell(request, RUNNING, "begun", {})
-        try:
-            result = await self._do(one, progress)
-        except Exception as error:
-            topic = self._replica.state.topics.by_id.get(one.topic_id)
-            _log_failure(error, "%s of topic %s was asked for and failed", one.kind, topic and topic.name)
-            await self._tell(request, FAILED, _told(error), {})
-            return
-        await self._tell(request, DONE, result.text, result.figures)
-
-    async def _tell(self, request: bytes, status: str, text: str, figures: dict[str, int]) -> None:
-        await self._replica.propose(TellCare(request, status, text, figures))
 
     async def _do(self, one: CareRequest, progress: Progress) -> Result:
         topic = self._replica.state.topics.by_id.get(one.topic_id)
@@ -189,10 +166,10 @@ class Caretaker:
         try:
             await self._care_for(topic, seen)
         except Exception as error:
-            _log_failure(error, "the table of topic %s is taken care of later", topic.name)
+            log_failure(error, "the table of topic %s is taken care of later: %s", topic.name, told(error))
             seen.failures += 1
             if seen.failures >= IN_A_ROW:
-                await self._note(topic_id, _told(error))
+                await self._note(topic_id, told(error))
         else:
             seen.failures = 0
             await self._note(topic_id, "")
@@ -258,7 +235,10 @@ class Caretaker:
             return
         now_ms = self._clock.wall_ms()
         idle = table.metadata.current.timestamp_ms < now_ms - self._schedule.again_s * 1000
-        if idle and to_expire(table.metadata, now_ms, self._lander.unaccounted(topic.id, table)):
+        if not idle:
+            return
+        protected, history = self._lander.unaccounted(topic.id, table), self._lander.history_of(topic.id)
+        if to_expire(table.metadata, now_ms, protected, history=history):
             result = await self._jobs.expire(topic.id, None)
             log.info("expired snapshots of the idle topic %s: %s", topic.name, result.figures)
 
@@ -309,7 +289,7 @@ class Caretaker:
         known = await self._lander.off(reachable_from, store, location)
         # Who writes metadata files in another catalog, and by which names, is not ours to know.
         newest = "" if self._lander.is_outside(topic_id) else location
-        spared = {canonical(uri) for _, uris in self._lander.obsolete for uri in uris}
+        spared = self._lander.unreached.waiting()
         return judge_orphans(listed, over, known, newest, before_ms=before_ms, spared=spared)
 
     async def repair(self, topic_id: bytes, *, accept_loss: bool) -> Result:
@@ -338,16 +318,6 @@ class Caretaker:
         if bound is None:
             raise NotDone("the topic has no table")
         return bound
-
-
-def _log_failure(error: Exception, what: str, *names: object) -> None:
-    """What may happen in a line, and a fault of ours with the way to it. Neither ends the care of other tables."""
-    expected = isinstance(error, LakestreamError | OSError)
-    log.warning(f"{what}: %s", *names, _told(error), exc_info=None if expected else error)
-
-
-def _told(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 async def quiet(_: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from lakestream.data.tables.conditions import check_condition
+from lakestream.data.tables.condition_process import check_apart
 from lakestream.data.tables.file_stats import FileStats
 from lakestream.data.tables.iceberg import Commit, Stale
 from lakestream.data.tables.live_files import LiveFile, LiveFiles
@@ -33,6 +33,7 @@ from lakestream.pipeline.care_tasks import (
     FILTER,
     MERGE,
     Cared,
+    CareFailed,
     CareFile,
     CareTask,
     Rows,
@@ -61,6 +62,10 @@ Progress = Callable[[str], Awaitable[None]]
 
 class NotDone(LakestreamError):
     """A job of care could not be done; says why."""
+
+
+class Hung(NotDone):
+    """A job of care did not end in time; the next attempt may."""
 
 
 class Lost(NotDone):
@@ -180,7 +185,7 @@ class CareJobs:
 
     async def delete(self, topic_id: bytes, where: str, progress: Progress) -> Result:
         """Rows of the table that fulfil a condition go, between rounds; what has not landed yet stays (T14, T15)."""
-        if problem := check_condition(where):
+        if problem := await self._lander.off(self.condition_problem, where):
             raise NotDone(f"this is no condition over the table's rows: {problem}")
         result = Result()
 
@@ -195,6 +200,10 @@ class CareJobs:
         await self._until_done(topic_id, attempt)
         result.text = "" if result.figures else "no row fulfils the condition"
         return result
+
+    def condition_problem(self, where: str) -> str:
+        """Why a text is no condition over a table's rows, or nothing. Blocks."""
+        return check_apart(where)
 
     async def retain(
         self, topic_id: bytes, keep_from: Mapping[int, int], progress: Progress, share: float = STRADDLE_SHARE
@@ -306,6 +315,8 @@ class CareJobs:
             except LakestreamError:
                 self._over(name)
                 raise
+            finally:
+                self._lander.work_from(topic_id, None)
 
     def _over(self, name: RoundName) -> None:
         """A round that failed left files behind. One that is broken off stays open: its command may be on its way."""
@@ -320,6 +331,7 @@ class CareJobs:
         base = table.metadata.current_snapshot_id
         if base is None:
             return None
+        self._lander.work_from(topic_id, base)
         live = await self._lander.off(self._lander.committer.live_files, table)
         deleted_in, touched = await self._lander.off(self._deletes, live)
         return Picture(table, base, live, deleted_in, touched)
@@ -387,18 +399,29 @@ class CareJobs:
 
     async def _run(self, tasks: Sequence[CareTask]) -> list[Cared]:
         """Raises NotDone if a task failed, JobFailed if the engine did."""
-        answers = await asyncio.to_thread(self._engine.run, care_task, [pack_care(task) for task in tasks])
+        try:
+            answers = await asyncio.to_thread(self._engine.run, care_task, [pack_care(task) for task in tasks])
+        except asyncio.CancelledError:
+            self._engine.cancel(care_task)
+            raise
         found: list[Cared] = []
         for bodies in answers:
             for body in bodies:
                 answer = unpack_care_answer(body)
                 if not isinstance(answer, Cared):
-                    kind = Lost if answer.lost else Scattered if answer.scattered else NotDone
-                    raise kind(answer.reason)
+                    raise _failure(answer)
                 found.append(answer)
         if len(found) != len(tasks):
             raise NotDone(f"{len(tasks) - len(found)} of {len(tasks)} tasks did not answer")
         return found
+
+
+def _failure(answer: CareFailed) -> LakestreamError:
+    if answer.lost:
+        return Lost(answer.reason)
+    if answer.scattered:
+        return Scattered(answer.reason)
+    return Hung(answer.reason) if answer.hung else NotDone(answer.reason)
 
 
 class NothingToDo(LakestreamError):

@@ -82,13 +82,15 @@ class Cared(msgspec.Struct, frozen=True, array_like=True, tag="cared"):
 class CareFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """A task could not be done. `lost`: since a file is not there, or not what was written, and will not be.
 
-    `scattered`: since the user's partitioning makes too many files.
+    `scattered`: since the user's partitioning makes too many files. `hung`: since a condition was not evaluated in
+    time, or its process died.
     """
 
     number: int
     reason: str
     lost: bool = False
     scattered: bool = False
+    hung: bool = False
 
 
 CareAnswer = Cared | CareFailed

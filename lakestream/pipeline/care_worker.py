@@ -6,6 +6,7 @@ Files are read row group by row group, their rows in the order of partition and 
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,8 @@ import pyarrow as pa
 
 from lakestream.data.tables.arrow_view import digest_rows
 from lakestream.data.tables.care_files import RowSource, SortedRows
-from lakestream.data.tables.conditions import BadCondition, Condition
+from lakestream.data.tables.condition_process import ConditionHung, ConditionProcess
+from lakestream.data.tables.conditions import BadCondition, RowCondition
 from lakestream.data.tables.file_stats import Digest, FileStats
 from lakestream.data.tables.parquet import FileWriter, row_sizes, stream_columns
 from lakestream.data.tables.sort_orders import in_order, transformed
@@ -58,18 +60,25 @@ def care_task(body: bytes, attempt: int) -> list[bytes]:
     return care_in(lambda: store_at(task.root, task.elsewhere), task, attempt)
 
 
-def care_in(open_store: Callable[[], TableStore], task: CareTask, attempt: int) -> list[bytes]:
-    """The same where the store is at hand."""
+def care_in(
+    open_store: Callable[[], TableStore], task: CareTask, attempt: int,
+    open_condition: Callable[[str], RowCondition] = ConditionProcess,
+) -> list[bytes]:  # fmt: skip
+    """The same where the store is at hand, and whoever evaluates a condition."""
     try:
         store = open_store()
         if task.mode == MERGE:
             return [pack_care(merge(store, task, attempt))]
         if task.mode == DIGEST:
             return [pack_care(digest(store, task))]
-        return [pack_care(filtered(store, task, attempt))]
+        if not task.where:
+            return [pack_care(filtered(store, task, attempt, None))]
+        with closing(open_condition(task.where)) as condition:
+            return [pack_care(filtered(store, task, attempt, condition))]
     except (LakestreamError, BadCondition) as error:
         lost, scattered = isinstance(error, Missing | Corrupt), isinstance(error, Scattered)
-        return [pack_care(CareFailed(task.number, str(error), lost, scattered))]
+        hung = isinstance(error, ConditionHung)
+        return [pack_care(CareFailed(task.number, str(error), lost, scattered, hung))]
     except Exception as error:
         # Whatever it is, care can wait: it must not take the job of other tables with it.
         log.exception("a table could not be taken care of")
@@ -232,9 +241,8 @@ class Output:
 # -- a file without some of its rows ----------------------------------------------------------------------------------
 
 
-def filtered(store: TableStore, task: CareTask, attempt: int) -> Cared:
+def filtered(store: TableStore, task: CareTask, attempt: int, condition: RowCondition | None) -> Cared:
     """Each file again without the rows that go; files that lose none are left alone."""
-    condition = Condition(task.where) if task.where else None
     keep_from = dict(task.keep_from)
     replaced: list[str] = []
     made: list[FileStats] = []
@@ -255,7 +263,7 @@ def filtered(store: TableStore, task: CareTask, attempt: int) -> Cared:
     return Cared(task.number, replaced, made, gone.told())
 
 
-def _going(rows: pa.RecordBatch, condition: Condition | None, keep_from: dict[int, int]) -> "Mask":
+def _going(rows: pa.RecordBatch, condition: RowCondition | None, keep_from: dict[int, int]) -> "Mask":
     plain = stream_columns(rows)
     if condition is not None:
         return condition.holds(pa.Table.from_batches([plain]))

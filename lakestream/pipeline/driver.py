@@ -19,12 +19,14 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.streams import WalObject
 from lakestream.pipeline.freshness import Freshness
+from lakestream.pipeline.holds import release_idle
 from lakestream.pipeline.land import OUTRUN, Lander
 from lakestream.pipeline.leftovers import SWEEP
-from lakestream.pipeline.planner import RoundLimits, TopicWork, choose
+from lakestream.pipeline.planner import RoundLimits, TopicWork, choosing
 from lakestream.pipeline.rounds import Engine, carry_out
 from lakestream.pipeline.sweep import RoundName
 from lakestream.pipeline.tasks import Failed, Places
+from lakestream.stream.turns import chunks, in_turns
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,11 @@ ROUND_MEMORY = 0.3
 REPORT_EVERY_S = 60.0
 FAILURES_UNTOLD = 3
 """A failure that may pass is told in the state only when it has come so often in a row."""
+MANY_TOPICS = 50
+"""From so many on, the time of a round says what a topic takes."""
+TOPIC_MAX_S = 0.05
+WAVE_TOPICS = 128
+"""So many topics of a round are handed to workers at once: a job of Spark's costs a tenth of a second."""
 EXPECTED_MAX_S = 4.0
 """A round that lands a backlog takes long, and says nothing of the small ones that follow."""
 
@@ -51,7 +58,9 @@ class Figures:
     wal_bytes: int = 0
     files: int = 0
     round_s: float = 0.5
-    """What a round is expected to take."""
+    """What a round is expected to take, however few topics it has."""
+    topic_s: float = 0.005
+    """What each topic adds to a round of many."""
 
 
 class Driver:
@@ -122,11 +131,18 @@ class Driver:
         await self._lander.make_tables()
         if not self._replica.epoch:
             return TICK_S  # it ended meanwhile
-        due, next_s = self.freshness.due(state, self._clock.monotonic(), self.figures.round_s)
+        now = self._clock.monotonic()
+        await in_turns(self.freshness.looking(state, now))
+        expected_s = self.expected_s(self.freshness.waiting)
+        due, next_s = await in_turns(self.freshness.finding_due(state, now, expected_s))
         if not due:
             return next_s
         await self.round(due)
         return 0.0
+
+    def expected_s(self, topics: int) -> float:
+        """What a round of so many topics will take. A burst is no multiple of what there was before."""
+        return min(max(self.figures.round_s, topics * self.figures.topic_s), EXPECTED_MAX_S)
 
     async def drain(self) -> int:
         """Land everything that waits now, whatever its freshness; how many topics could not."""
@@ -134,10 +150,9 @@ class Driver:
         await self._lander.follow(at_once=True)
         await self._lander.make_tables()
         bad: set[bytes] = set()
-        while works := choose(self._replica.state, self.freshness.wanted(self._replica.state) - bad, self._limits):
-            landed = await self.round([work.topic_id for work in works])
-            bad |= {work.topic_id for work in works} - landed
-        return len(bad)
+        while wanted := self.freshness.wanted(self._replica.state) - bad:
+            bad |= wanted - await self.round(list(wanted))
+        return len(bad & self._replica.state.topics.by_id.keys())
 
     async def sweep(self, grace_s: float = 0.0) -> int:
         """Remove what rounds that are over left behind, of this life and of earlier ones; how many files.
@@ -161,22 +176,18 @@ class Driver:
         began = self._clock.monotonic()
         since = self.freshness.began(topic_ids)
         state = self._replica.state
-        works = choose(state, topic_ids, self._limits)
-        # Before anything is awaited: the mover may take an object's place meanwhile, whose bytes stay for a grace.
-        sources = sources_of(state.cluster, state.streams.objects, works)
-        folders, outcomes = await self._lander.open_round(name, works)
+        works, objects = await in_turns(choosing(state, topic_ids, self._limits))
+        # As objects were when they were chosen: the mover may take an object's place, whose bytes stay for a grace.
+        sources = sources_of(state.cluster, objects, works)
+        works = [work for work in works if work.topic_id in self._replica.state.topics.by_id]
+        folders, refused = await self._lander.open_round(name, works)
         ready = [work for work in works if work.topic_id in folders]
-        if ready:
-            where = Places(self._root, sources, folders, self._lander.elsewhere())
-            answers, whole = await carry_out(self._engine, ready, self._limits, where)
-            outcomes |= answers
-            self._untidy |= not whole
-        results = await asyncio.gather(
-            *(
-                self._lander.finish(work, outcomes[work.topic_id], folders.get(work.topic_id, ""), name.epoch)
-                for work in works
-            )
-        )
+        where = Places(self._root, sources, folders, self._lander.elsewhere())
+        found = await self._carried_out(name, ready, where)
+        for work in works:
+            if work.topic_id in refused:
+                found[work.topic_id] = await self._lander.finish(work, refused[work.topic_id], "", name.epoch)
+        results = [found[work.topic_id] for work in works]
         now = self._clock.monotonic()
         for work, failed in zip(works, results, strict=True):
             if failed is None:
@@ -187,6 +198,28 @@ class Driver:
         landed = {work.topic_id for work, failed in zip(works, results, strict=True) if failed is None}
         self._count([work for work in works if work.topic_id in landed], len(works), now - began)
         return landed
+
+    async def _carried_out(
+        self, name: RoundName, works: Sequence[TopicWork], where: Places
+    ) -> dict[bytes, Failed | None]:
+        """Why topics did not land, if not. Of many topics some are committed while workers write files of the next."""
+        committing: list[asyncio.Future[list[Failed | None]]] = []
+        try:
+            for wave in chunks(works, WAVE_TOPICS):
+                answers, whole = await carry_out(self._engine, wave, self._limits, where)
+                self._untidy |= not whole
+                finishing = (
+                    self._lander.finish(work, answers[work.topic_id], where.folders[work.topic_id], name.epoch)
+                    for work in wave
+                )
+                committing.append(asyncio.gather(*finishing))
+            told = [one for done in committing for one in await done]
+        except BaseException:
+            for done in committing:
+                done.cancel()
+            await asyncio.gather(*committing, return_exceptions=True)
+            raise
+        return {work.topic_id: failed for work, failed in zip(works, told, strict=True)}
 
     def open_round(self) -> RoundName:
         """Rounds are numbered in each epoch from 1: whoever sweeps can tell by both when one is over.
@@ -228,6 +261,8 @@ class Driver:
         figures.records += sum(one.end - one.start for work in landed for one in work.ranges)
         figures.wal_bytes += sum(work.size for work in landed)
         figures.round_s += (min(took_s, EXPECTED_MAX_S) - figures.round_s) * ROUND_MEMORY
+        if topics >= MANY_TOPICS:
+            figures.topic_s += (min(took_s / topics, TOPIC_MAX_S) - figures.topic_s) * ROUND_MEMORY
         log.debug("a round landed %d of %d topics in %.2f s", len(landed), topics, took_s)
 
     async def _tidy(self) -> None:
@@ -236,7 +271,7 @@ class Driver:
         if now >= self._sweep_at and (self._untidy or epochs != self._swept) and self._sweeping.done():
             self._sweep_at, self._swept, self._untidy = now + self.sweep_every_s, epochs, False
             self._sweeping = asyncio.ensure_future(self._sweep())
-        await self._lander.release_idle()
+        await release_idle(self._replica)
         await self._lander.delete_obsolete(self.obsolete_grace_s)
 
     async def _sweep(self) -> int:

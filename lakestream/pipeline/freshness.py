@@ -7,8 +7,10 @@ longer from time to time, alone; it is tried again for ever, since nothing ackno
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lakestream.model.configs import TOPIC_CONFIGS
 from lakestream.model.state import State
-from lakestream.pipeline.planner import waiting_bytes, waits
+from lakestream.pipeline.planner import TURN_STREAMS, waiting_bytes, waits
+from lakestream.stream.turns import Steps, at_once, chunks
 
 ENABLED, FRESHNESS = "lakestream.table.enabled", "lakestream.table.freshness.ms"
 """Configs of a topic."""
@@ -47,35 +49,48 @@ class Freshness:
         self._scanned = 0.0
 
     def look(self, state: State, now: float) -> None:
+        """Note what began to wait, where nobody else waits."""
+        at_once(self.looking(state, now))
+
+    def looking(self, state: State, now: float) -> Steps[None]:
         """Note what began to wait. Empties the state's list of moved streams."""
-        if state is not self._state or now - self._scanned > SCAN_EVERY_S:
+        if state is not self._state or state.all_moved or now - self._scanned > SCAN_EVERY_S:
             # The replica may have begun anew from a checkpoint, or a topic's configs have changed.
             self._state, self._scanned = state, now
-            moved: Iterable[int] = list(state.streams.by_id)
+            moved = list(state.streams.by_id)
         else:
-            moved = dict.fromkeys(state.moved)
+            moved = list(dict.fromkeys(state.moved))
         state.moved.clear()
-        for stream_id in moved:
-            stream = state.streams.by_id.get(stream_id)
-            if stream is None or stream.topic.id in self._since:
-                continue
-            if waits(stream) and is_table(state, stream.topic.id):
-                self._since[stream.topic.id] = now
+        state.all_moved = False
+        for some in chunks(moved, TURN_STREAMS):
+            for stream_id in some:
+                stream = state.streams.by_id.get(stream_id)
+                if stream is None or stream.topic.id in self._since:
+                    continue
+                if waits(stream) and is_table(state, stream.topic.id):
+                    self._since[stream.topic.id] = now
+            if len(some) == TURN_STREAMS:
+                yield
 
     def due(self, state: State, now: float, round_s: float) -> tuple[list[bytes], float]:
+        """What `finding_due` finds, where nobody else waits."""
+        return at_once(self.finding_due(state, now, round_s))
+
+    def finding_due(self, state: State, now: float, round_s: float) -> Steps[tuple[list[bytes], float]]:
         """The topics to land now, and how many seconds until others are (infinite: until something is folded).
 
         `round_s`: what a round takes, so that its end is in time and not its beginning.
         """
-        self.look(state, now)
+        yield from self.looking(state, now)
         due, next_s = [], float("inf")
+        ahead_s = round_s * ROUND_RESERVE + LOOK_RESERVE_S
         for topic_id in list(self._since):
             if topic_id not in state.topics.by_id or not is_table(state, topic_id):
                 del self._since[topic_id]
                 continue
-            wait_s = max(self.target_s(state, topic_id) - round_s * ROUND_RESERVE - LOOK_RESERVE_S, 0.0)
+            wait_s = max(self.target_s(state, topic_id) - ahead_s, 0.0)
             left = self._since[topic_id] + wait_s - now
-            if left > 0 and waiting_bytes(state, topic_id) >= self._limits.waiting_bytes:
+            if left > 0 and (yield from waiting_bytes(state, topic_id)) >= self._limits.waiting_bytes:
                 left = 0.0
             setback = self._setbacks.get(topic_id)
             if setback is not None:
@@ -96,7 +111,9 @@ class Freshness:
 
     def target_s(self, state: State, topic_id: bytes) -> float:
         asked = state.topics.by_id[topic_id].configs.get(FRESHNESS)
-        return int(asked) / 1000 if asked is not None else self._limits.freshness_s
+        if asked is None or TOPIC_CONFIGS.problem(FRESHNESS, asked):
+            return self._limits.freshness_s
+        return int(asked) / 1000
 
     def began(self, topic_ids: Iterable[bytes]) -> dict[bytes, float]:
         """A round takes these on: what is appended from now on waits anew. Since when each waited."""
@@ -121,6 +138,11 @@ class Freshness:
     def lag_s(self, now: float) -> float:
         """How long the record that waits longest has been waiting."""
         return max((now - since for since in self._since.values()), default=0.0)
+
+    @property
+    def waiting(self) -> int:
+        """How many topics have something to land, as far as it was looked at."""
+        return len(self._since)
 
     @property
     def setbacks(self) -> dict[bytes, Setback]:

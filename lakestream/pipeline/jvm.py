@@ -9,7 +9,6 @@ import logging
 import os
 import struct
 import subprocess
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from lakestream.errors import LakestreamError
 from lakestream.pipeline.java import Java
+from lakestream.scratch import Scratch
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
 LINES_KEPT = 5
 LINE_CHARACTERS = 500
+SCRATCH = "spark"
+LOGGING_FILE, SETTINGS_FILE = "log4j2.properties", "spark.properties"
 SCALA_VERSION = "2.13"
 """Of PyPI's pyspark 4: executors that this JVM starts want to know."""
 
@@ -71,7 +73,7 @@ class SparkFailed(LakestreamError):
 class Jvm:
     """One JVM with Spark in it, and the way to it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", folder: "tempfile.TemporaryDirectory[str]") -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", folder: Scratch) -> None:
         self.port = 0
         self.secret = ""
         self._process = process
@@ -83,19 +85,22 @@ class Jvm:
     @classmethod
     def start(cls, java: Java, master: str, conf: Mapping[str, str]) -> "Jvm":
         """Blocks until the gateway listens. Raises SparkFailed."""
-        folder = tempfile.TemporaryDirectory(prefix="lakestream-spark-")
-        place = Path(folder.name)
-        (place / "log4j2.properties").write_text(_LOGGING)
+        folder = Scratch(SCRATCH)
+        place = folder.path
+        (place / LOGGING_FILE).write_text(_LOGGING)
+        # Settings may hold keys of a store, and everybody can read a command line.
+        write_private(place / SETTINGS_FILE, properties_file({"spark.local.dir": str(place), **conf}))
         gateway = place / "gateway"
         environment = {
             **os.environ,
+            "TMPDIR": str(place),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
             "SPARK_HOME": str(spark_home()),
             "SPARK_SCALA_VERSION": SCALA_VERSION,
         }
         process = subprocess.Popen(
-            command(java, master, {"spark.local.dir": folder.name, **conf}, place / "log4j2.properties"),
-            env=environment, cwd=folder.name, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            command(java, master, conf.get("spark.driver.memory", "1g"), place),
+            env=environment, cwd=place, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
         jvm = cls(process, folder)
@@ -124,8 +129,7 @@ class Jvm:
             self._process.kill()
             self._process.wait()
         self._listener.join(STOP_TIMEOUT_S)
-        with suppress(OSError):
-            self._folder.cleanup()
+        self._folder.remove()
 
     def _connect(self, gateway: Path) -> None:
         for _ in range(int(START_TIMEOUT_S / POLL_S)):
@@ -151,16 +155,32 @@ class Jvm:
                     log.log(logging.WARNING if said.startswith("spark ") else logging.DEBUG, said[:LINE_CHARACTERS])
 
 
-def command(java: Java, master: str, conf: Mapping[str, str], logging_file: Path) -> list[str]:
-    """The JVM's command line; pure."""
+def command(java: Java, master: str, memory: str, folder: Path) -> list[str]:
+    """The JVM's command line, which holds no setting but these; pure. What the JVM leaves behind is in `folder`."""
     quick = _QUICK if is_local(master) else ()
-    memory = conf.get("spark.driver.memory", "1g")
-    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     return [
-        java.path, f"-Xmx{memory}", *quick, *_MODULES, f"-Dlog4j2.configurationFile={logging_file.as_uri()}",
+        java.path, f"-Xmx{memory}", *quick, *_MODULES, f"-Djava.io.tmpdir={folder}", "-XX:-UsePerfData",
+        f"-Dlog4j2.configurationFile={(folder / LOGGING_FILE).as_uri()}",
         "-cp", str(spark_home() / "jars" / "*"), "org.apache.spark.deploy.SparkSubmit", "--master", master,
-        *settings, "pyspark-shell",
+        "--properties-file", str(folder / SETTINGS_FILE), "--load-spark-defaults", "pyspark-shell",
     ]  # fmt: skip
+
+
+def properties_file(conf: Mapping[str, str]) -> str:
+    """Settings as Java reads them from a file."""
+    return "".join(f"{_escaped(name, ' =:#!')}={_escaped(value, '#!')}\n" for name, value in conf.items())
+
+
+def _escaped(text: str, special: str) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    text = "".join(f"\\{c}" if c in special else c for c in text)
+    return f"\\{text}" if text.startswith(" ") else text
+
+
+def write_private(path: Path, text: str) -> None:
+    """A new file that only its owner may read."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(text)
 
 
 def is_local(master: str) -> bool:

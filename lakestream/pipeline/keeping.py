@@ -1,7 +1,7 @@
 """Which rows a table keeps: those that its stream shows, or longer if the topic says so (T21)."""
 
 from lakestream.model.catalog_landing import Landing
-from lakestream.model.configs import TABLE_RETENTION
+from lakestream.model.configs import TABLE_RETENTION, TOPIC_CONFIGS
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
 
@@ -11,7 +11,7 @@ AS_THE_STREAM, FOREVER = -2, -1
 def keep_from(state: State, topic: Topic) -> dict[int, int]:
     """The first offset to keep of each partition that has one above 0."""
     landing = state.catalog.landings.get(topic.id)
-    asked = int(topic.configs.get(TABLE_RETENTION, AS_THE_STREAM))
+    asked = int(TOPIC_CONFIGS.value(TABLE_RETENTION, topic.configs))
     if landing is None or asked == FOREVER:
         return {}
     kept: dict[int, int] = {}

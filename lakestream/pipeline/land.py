@@ -15,7 +15,9 @@ from random import Random
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
+from lakestream.data.tables.expiry import AGE_PROPERTY
 from lakestream.data.tables.file_stats import FileStats, add_digests
+from lakestream.data.tables.history import History
 from lakestream.data.tables.iceberg import Commit, Committer
 from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.past import unaccounted
@@ -30,7 +32,8 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import CatalogTable, CommitTables, HoldTopic, TableChange
 from lakestream.model.catalog_landing import LandedRange
-from lakestream.model.catalog_names import STREAMS, Warehouse, canonical, root_of
+from lakestream.model.catalog_names import STREAMS, Warehouse, root_of
+from lakestream.model.levels import BOUNDED
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
 from lakestream.pipeline.following import FOLLOW_EVERY_S, Follower
@@ -38,17 +41,20 @@ from lakestream.pipeline.freshness import is_table
 from lakestream.pipeline.holds import HELD_BY_US
 from lakestream.pipeline.leftovers import SWEEP, Leftovers
 from lakestream.pipeline.outside import Outside
-from lakestream.pipeline.planner import TopicWork, waits, wanted_from
+from lakestream.pipeline.planner import TopicWork, wanted_from
 from lakestream.pipeline.rounds import ranges_of
 from lakestream.pipeline.sweep import RoundName, candidates
 from lakestream.pipeline.tasks import Failed, Landed
 from lakestream.pipeline.unborn import maker
+from lakestream.pipeline.unreached import Unreached
+from lakestream.stream.turns import chunks
 
 log = logging.getLogger(__name__)
 
 COMMIT_ATTEMPTS = 8
 COMMITS_AT_ONCE = 8
 MAKE_AGAIN_S = 10.0
+REMOVED_AT_ONCE = 500
 OUTRUN = "the progress moved meanwhile: another pipeline was faster"
 TOO_LATE = No(Reason.UNKNOWN_MEMBER, "the epoch in which the files were written has ended")
 PASSING = frozenset((Reason.TOPIC_HELD, TOO_LATE.reason))
@@ -63,8 +69,9 @@ class Lander:
 
     def __init__(
         self, replica: Replica, store: TableStore, warehouse: Callable[[], Warehouse], clock: Clock, random: Random,
-        outside: Outside | None = None,
+        outside: Outside | None = None, history: History | None = None,
     ) -> None:  # fmt: skip
+        """`history`: which snapshots stay of tables in our own catalog; all that are not too old without it."""
         self._replica = replica
         self._store = self.store = store
         self._warehouse = warehouse
@@ -73,14 +80,13 @@ class Lander:
         self._outside = self.outside = outside
         self.look_every_s = FOLLOW_EVERY_S if outside is not None else float("inf")
         self._follower = Follower(replica, outside, self.hold, clock) if outside is not None else None
-        own = committer_of(replica, store, random) if outside is None else outside.committer
+        own = committer_of(replica, store, random, history) if outside is None else outside.committer
         self._committer = self.committer = own
         self._pool = ThreadPoolExecutor(COMMITS_AT_ONCE, "land")
         self._tables: dict[bytes, Table] = {}
         self._not_made: dict[bytes, float] = {}
-        self.obsolete: list[tuple[float, tuple[str, ...]]] = []
-        """Files that nobody can reach since the time given; to be deleted after a grace (T11)."""
-
+        self.unreached = Unreached(clock)
+        self._bases: dict[bytes, int] = {}
         self.leftovers = Leftovers(clock)
 
     def close(self) -> None:
@@ -176,12 +182,15 @@ class Lander:
 
     async def _make(self, topic: Topic) -> Table | No:
         epoch, uuid = self._replica.epoch, str(UUID(int=self._random.getrandbits(128), version=4))
+        history = self._committer.history
+        age = {} if history is None else {AGE_PROPERTY: str(history.age_ms)}
         metadata = new_topic_table(
             table_uuid=uuid,
             topic_id=topic.id,
             location=self._warehouse().place_for(STREAMS, topic.name, uuid),
             now_ms=self._clock.wall_ms(),
-            properties={MAKER_PROPERTY: maker(self._replica.member_id, epoch)},
+            properties={MAKER_PROPERTY: maker(self._replica.member_id, epoch), **age},
+            packed=self._replica.state.level >= BOUNDED,
         )
         table = await self.off(self._committer.create, metadata)
         change = TableChange(STREAMS, topic.name, uuid, "", table.metadata_location, topic_id=topic.id)
@@ -296,11 +305,24 @@ class Lander:
         return await self._table(topic) if topic is not None else Failed(topic_id, "there is no such topic", False)
 
     def unaccounted(self, topic_id: bytes, table: Table) -> frozenset[int]:
-        """Snapshots that must not expire yet, since what they took away is not accounted for (T16)."""
+        """Snapshots that must not expire yet, since what they took away is not accounted for (T16), or a job needs it.
+        """
         landing = self._replica.state.catalog.landings.get(topic_id)
         if landing is None:
             return frozenset()
-        return unaccounted(table.metadata, landing.accounted, outside=self.is_outside(topic_id))
+        base = self._bases.get(topic_id)
+        needed = frozenset() if base is None else frozenset((base,))
+        return needed | unaccounted(table.metadata, landing.accounted, outside=self.is_outside(topic_id))
+
+    def work_from(self, topic_id: bytes, snapshot_id: int | None) -> None:
+        """A job of care that may take long commits on top of this snapshot: it stays until the job is over (None)."""
+        if snapshot_id is None:
+            self._bases.pop(topic_id, None)
+        else:
+            self._bases[topic_id] = snapshot_id
+
+    def history_of(self, topic_id: bytes) -> History | None:
+        return None if self.is_outside(topic_id) else self._committer.history
 
     async def _swap(self, topic: Topic, commit: Commit, landed: list[LandedRange], epoch: int) -> Any:
         landing = self._replica.state.catalog.landings.get(topic.id)
@@ -328,8 +350,7 @@ class Lander:
             obsolete = self._outside.take_obsolete()
         else:
             self._tables[topic.id] = commit.table
-        if obsolete:
-            self.obsolete.append((self._clock.monotonic(), tuple(obsolete)))
+        self.unreached.add(obsolete)
 
     async def _propose(
         self, topic: Topic, commit: Commit, landed: list[LandedRange], removed: Sequence[LandedRange]
@@ -396,19 +417,6 @@ class Lander:
         except LakestreamError as error:
             log.warning("the reason why a topic waits could not be noted: %s", error)
 
-    async def release_idle(self) -> None:
-        """Where nothing waits nothing is held up by us: another pipeline may have landed what we could not."""
-        state = self._replica.state
-        for topic_id, landing in list(state.catalog.landings.items()):
-            topic = state.topics.by_id.get(topic_id)
-            if topic is None or not landing.held.startswith(HELD_BY_US):
-                continue
-            if not any(waits(state.streams.by_id[one]) for one in topic.streams):
-                try:
-                    await self._replica.propose(HoldTopic(topic_id, ""))
-                except LakestreamError as error:
-                    log.warning("a topic that waits for nothing could not be released: %s", error)
-
     async def _sweep(self, folder: str) -> None:
         """Remove all that a round wrote for a topic that did not commit it."""
         try:
@@ -442,7 +450,7 @@ class Lander:
         if not suspects or self._replica.state.catalog.of_topic(topic_id) is None:
             return []
         known = await self.off(reachable_from, self._store, await self.location_of(topic_id))
-        later = {canonical(uri) for _, uris in self.obsolete for uri in uris}
+        later = self.unreached.waiting()
         return [uri for uri in suspects if uri not in known and uri not in later]
 
     async def location_of(self, topic_id: bytes) -> str:
@@ -466,10 +474,8 @@ class Lander:
 
     async def delete_obsolete(self, grace_s: float) -> None:
         """Remove what commits made unreachable, once readers of older snapshots had their time (T11)."""
-        due = self._clock.monotonic() - grace_s
-        while self.obsolete and self.obsolete[0][0] <= due:
-            _, uris = self.obsolete.pop(0)
-            await self._remove(uris)
+        for some in chunks(self.unreached.take(grace_s), REMOVED_AT_ONCE):
+            await self._remove(some)
 
     async def _remove(self, uris: Sequence[str]) -> None:
         """Take away what nobody refers to; that it failed is no reason to fail anything else."""
@@ -483,9 +489,9 @@ class Lander:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
 
 
-def committer_of(replica: Replica, store: TableStore, random: Random) -> Committer:
+def committer_of(replica: Replica, store: TableStore, random: Random, history: History | None = None) -> Committer:
     """Its manifests and lists carry the member and the epoch in their names (T12)."""
-    return Committer(store, random, lambda: maker(replica.member_id, replica.epoch))
+    return Committer(store, random, lambda: maker(replica.member_id, replica.epoch), history)
 
 
 def _stumbled(topic_id: bytes, error: Exception) -> Failed:

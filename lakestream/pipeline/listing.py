@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from lakestream.data.tables.pinned import pinned
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.errors import LakestreamError, Missing
-from lakestream.model.care import CareRequest
+from lakestream.model.care import FAILED, CareRequest
 from lakestream.model.catalog_names import STREAMS, root_of
 from lakestream.model.configs import TOPIC_CONFIGS
 from lakestream.model.state import State
@@ -44,11 +45,17 @@ class Listing:
         if topic is not None and topic not in state.topics.by_name:
             raise Missing(f"there is no topic {topic!r}")
         names = sorted(state.topics.by_name) if topic is None else [topic]
-        told = [describe_table(state, state.topics.by_name[name]) for name in names if name in state.topics.by_name]
+        failed = {one.topic_id: one for one in list(state.care.requests.values()) if one.status == FAILED}
+        found = [known for known in map(state.topics.by_name.get, names) if known is not None]
+        told = [
+            {**describe_table(state, known), "request_failed": _last_failure(failed.get(known.id))} for known in found
+        ]
         for one in told:
             if one["catalog"] == ANOTHER:
                 one["table"] = f"{self._namespace}.{one['topic']}"
             one.update(self._sizes(one["uuid"], one["metadata_location"]))
+            if topic is not None:
+                one.update(self._pinned(one["metadata_location"]))
         return {"pipeline": describe_pipeline(state), "time_ms": state.members.time_ms, "tables": told}
 
     def _sizes(self, uuid: str, location: str) -> Json:
@@ -66,6 +73,23 @@ class Listing:
             self._known[uuid] = known
         return known[1]
 
+    def _pinned(self, location: str) -> Json:
+        """What only older snapshots lead to: many files are read for it, so it is told of one table at a time."""
+        if not location:
+            return {}
+        try:
+            found = pinned(self._store, TableMetadata.parse(self._store.get(location)))
+        except LakestreamError:
+            return {}  # the table has moved on, or says itself what is wrong
+        return {
+            "pinned_files": found.files, "pinned_bytes": found.bytes, "pinned_metadata_bytes": found.metadata_bytes,
+        }  # fmt: skip
+
+
+def _last_failure(request: CareRequest | None) -> str:
+    """The newest request for the table's care that failed, while its answer is kept, and why."""
+    return f"{request.kind}: {request.text}" if request is not None else ""
+
 
 def described(metadata: TableMetadata) -> Json:
     """What a metadata file says of the table's size and past."""
@@ -78,6 +102,7 @@ def described(metadata: TableMetadata) -> Json:
         "snapshots": len(metadata.snapshots),
         "snapshot": current.snapshot_id if current is not None else None,
         "committed_ms": current.timestamp_ms if current is not None else None,
+        "oldest_snapshot_ms": metadata.snapshots[0].timestamp_ms if metadata.snapshots else None,
     }  # fmt: skip
 
 
@@ -98,7 +123,7 @@ def describe_table(state: State, topic: Topic) -> Json:
         "uuid": table.uuid if table is not None else landing.uuid if landing is not None else "",
         "location": root_of(table.location) if table is not None else "",
         "metadata_location": table.location if table is not None else "",
-        "freshness_ms": int(topic.configs.get(FRESHNESS) or TOPIC_CONFIGS.keys[FRESHNESS].default or 0),
+        "freshness_ms": int(TOPIC_CONFIGS.value(FRESHNESS, topic.configs)),
         "records_waiting": lag.records if enabled else 0,
         "bytes_waiting": lag.wal_bytes if enabled else 0,
         "lag_ms": lag.waited_ms if enabled else 0,

@@ -38,7 +38,7 @@ from lakestream.data.tables.progress import PROGRESS_PROPERTY, Range, unpack_pro
 from lakestream.data.tables.recent_files import RecentFiles
 from lakestream.data.tables.table_metadata import Table, TableMetadata
 from lakestream.data.tables.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY, new_topic_table
+from lakestream.data.tables.topic_table import CLEAN_UP, TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.data.tables.wider_store import WiderStore
 from lakestream.errors import Corrupt, Exists, LakestreamError, Missing, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock
@@ -57,7 +57,6 @@ THREADS = 8
 ANSWER_S = 60.0
 """A catalog that does not answer for so long counts as down."""
 READ_BYTES = 8 << 20
-CLEAN_UP = "write.metadata.delete-after-commit.enabled"
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -40,6 +40,10 @@ class Engine(Protocol):
         """The answers of each task. Blocks; raises JobFailed if not all tasks answered."""
         ...
 
+    def cancel(self, work: Work) -> None:
+        """End the jobs that do this work: nobody waits for them any more. Does not block."""
+        ...
+
 
 class Here:
     """The engine without Spark: this thread does it. For tests, and as the yardstick of what Spark costs."""
@@ -52,6 +56,9 @@ class Here:
 
     def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
         return [list(work(task, next(self._attempts))) for task in tasks]
+
+    def cancel(self, work: Work) -> None:
+        """A thread cannot be ended: the work goes on, and nobody takes its answers."""
 
 
 async def carry_out(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from lakestream.data.tables.history import History
 from lakestream.data.tables.other_catalog import CatalogAddress, OtherCatalog
 from lakestream.data.tables.store import open_table_store
 from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
@@ -22,7 +23,8 @@ from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.model.care import NotePipeline
 from lakestream.model.catalog_names import Warehouse, warehouse_uri
-from lakestream.model.commands import LEVEL, Register
+from lakestream.model.commands import Register
+from lakestream.model.levels import NEWEST
 from lakestream.pipeline.care import Caretaker, Schedule
 from lakestream.pipeline.care_jobs import CareJobs
 from lakestream.pipeline.care_plan import CareLimits
@@ -56,6 +58,7 @@ class Options:
     freshness: FreshnessLimits = field(default_factory=FreshnessLimits)
     care: CareLimits = field(default_factory=CareLimits)
     schedule: Schedule = field(default_factory=Schedule)
+    history: History = field(default_factory=History)
     catalog: CatalogAddress | None = None
     """Where tables are made, if not in our own catalog."""
     drain_s: float = 10.0
@@ -97,7 +100,7 @@ class Pipeline:
         self._clock = clock
         self._random = random
         self.replica = Replica(command_log, wal, clock, options.member_id)
-        about = Register(b"", "", ROLE, "", 0, "", os.getpid(), LEVEL)
+        about = Register(b"", "", ROLE, "", 0, "", os.getpid(), NEWEST)
         self.membership = OneAtATime(self.replica, clock, random, about, options.timing)
         self._stopping = asyncio.Event()
 
@@ -140,7 +143,7 @@ class Pipeline:
         options, replica = self._options, self.replica
         store = wider_store(options.root, replica, options.catalog)
         outside = self._outside(store)
-        lander = Lander(replica, store, self._warehouse, self._clock, self._random, outside)
+        lander = Lander(replica, store, self._warehouse, self._clock, self._random, outside, options.history)
         driver = Driver(
             replica, lander, spark, self._clock, Freshness(options.freshness), options.limits, options.root
         )
@@ -162,6 +165,7 @@ class Pipeline:
             await asyncio.wait([working], timeout=options.drain_s)
             return await working if working.done() else 1
         finally:
+            caretaker.requests.stopping = True
             for task in (working, stopping, beating, *caring):
                 task.cancel()
             await asyncio.gather(working, stopping, beating, *caring, return_exceptions=True)

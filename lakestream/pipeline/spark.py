@@ -10,7 +10,7 @@ import importlib.util
 import logging
 import os
 import sys
-import tempfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +21,8 @@ import pyarrow as pa
 from lakestream.pipeline.java import find_java
 from lakestream.pipeline.jvm import Jvm, SparkFailed, is_local
 from lakestream.pipeline.rounds import JobFailed, Work
+from lakestream.scratch import Scratch
+from lakestream.umask import current_umask
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +56,10 @@ class Spark:
         self.slots = max(int(session.sparkContext.defaultParallelism), 1)
         """How many tasks run at once."""
         self._jvm = jvm
-        self._folder = tempfile.TemporaryDirectory(prefix="lakestream-package-")
+        self._folder = Scratch("package") if ship else None
         self._package = ""
-        if ship:
-            made = pack_package(Path(self._folder.name))
+        if self._folder is not None:
+            made = pack_package(self._folder.path)
             session.sparkContext.addFile(str(made))
             self._package = made.name
 
@@ -106,6 +108,7 @@ class Spark:
         on_rows = _on_rows(work, list(tasks), self._package)
         # To start a task of Spark's takes a tenth of a second: each slot gets one, with several of ours in it.
         partitions = min(len(tasks), self.slots)
+        self.session.sparkContext.setJobGroup(_group(work), "", interruptOnCancel=True)
         frame = self.session.range(0, len(tasks), 1, partitions).mapInArrow(on_rows, RESULT_SCHEMA)
         try:
             rows = frame.collect()
@@ -115,6 +118,18 @@ class Spark:
         for task, body in rows:
             answers[task].append(bytes(body))
         return answers
+
+    def cancel(self, work: Work) -> None:
+        """Spark kills the workers of these jobs, and whoever waits for them in `run` gets JobFailed."""
+        threading.Thread(target=self._cancel, args=[_group(work)], name="cancel", daemon=True).start()
+
+    def _cancel(self, group: str) -> None:
+        from py4j.protocol import Py4JError
+
+        try:
+            self.session.sparkContext.cancelJobGroup(group)
+        except (Py4JError, OSError) as error:
+            log.warning("a job of Spark's could not be cancelled: %s", _first_line(error))
 
     def warm_up(self, work: Work) -> None:
         """Run an empty task on every slot, so that the first round finds everything loaded. Raises JobFailed."""
@@ -137,7 +152,13 @@ class Spark:
             self._jvm.stop()
             # PySpark keeps the way to the JVM for the next session of this process; that JVM is gone.
             SparkContext._gateway = SparkContext._jvm = None
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.remove()
+
+
+def _group(work: Work) -> str:
+    """Jobs that do the same work are cancelled together: care is done one job at a time."""
+    return f"{work.__module__}.{work.__qualname__}"
 
 
 def _on_rows(
@@ -146,10 +167,11 @@ def _on_rows(
     """The function that Spark ships: rows with task numbers in, rows with answers out.
 
     It travels by value, and names the work by its module, which a worker imports, out of the shipped package if it is
-    not installed there. Nothing of ours may be imported before that.
+    not installed there. Nothing of ours may be imported before that. Files get the permissions that the driver gives.
     """
     named = work.__module__, work.__qualname__
     carried = work if "<" in named[1] else None
+    umask = current_umask()
 
     def on_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import SparkFiles, TaskContext
@@ -163,6 +185,7 @@ def _on_rows(
                 with contextlib.suppress(OSError):  # another worker was faster
                     os.rename(own, unpacked)
             sys.path.insert(0, unpacked)
+        os.umask(umask)
         do = carried or getattr(importlib.import_module(named[0]), named[1])
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context is not None else 0

@@ -24,6 +24,7 @@ from lakestream.pipeline.tasks import Answer, Failed, Landed, Task, TopicShare, 
 log = logging.getLogger(__name__)
 
 STORES = 256
+TOPICS_AT_ONCE = 4
 FILE_BYTES = 128 << 20
 """A file that has grown to this gets no more rows."""
 
@@ -45,7 +46,15 @@ def land_task(body: bytes, attempt: int) -> list[bytes]:
 def land_in(store: TableStore, task: Task, attempt: int) -> list[bytes]:
     """The same where the store is at hand."""
     read = read_slices(task, store)
-    return pack_answers(_land(task, share, _home(store, task, share), read, attempt) for share in task.topics)
+
+    def land(share: TopicShare) -> Answer:
+        return _land(task, share, _home(store, task, share), read, attempt)
+
+    if len(task.topics) == 1 or store.requests_at_once == 1:
+        return pack_answers(map(land, task.topics))
+    # To be durable a file waits for the disk; those of other topics need not.
+    with ThreadPoolExecutor(TOPICS_AT_ONCE) as pool:
+        return pack_answers(pool.map(land, task.topics))
 
 
 def store_at(root: str, elsewhere: Mapping[str, str]) -> TableStore:
@@ -134,7 +143,7 @@ def _wal_slices(
         if len(data) != one.length:
             raise Corrupt(f"{source.key} is cut short: {len(data)} bytes at {one.position} instead of {one.length}")
         base = STAMPED if source.stamped else one.base
-        yield WalSlice(one.partition, base, data, one.first, one.end)
+        yield WalSlice(one.partition, base, data, one.first, one.end, one.append_ms)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

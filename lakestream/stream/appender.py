@@ -12,26 +12,31 @@ leaves an object that nobody refers to, never a hole.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Protocol, cast
 
-from lakestream.errors import Exists, Fenced, LakestreamError, Missing, Retry, Unknown
+from lakestream.errors import Exists, Fenced, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
 from lakestream.metadata.replica import Replica
-from lakestream.metrics import ACK_SECONDS, Histogram
 from lakestream.model.batch import stamp
+from lakestream.model.cluster_time import stamp_time
 from lakestream.model.commands import APPEND
+from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.produce_kernels import STREAM
 from lakestream.model.reasons import No
+from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
 from lakestream.model.state import Outcome
 from lakestream.model.streams import AppendRow, pack_append
 from lakestream.model.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
+from lakestream.room import Room
+from lakestream.stream.append_stats import AppendStats
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache
 from lakestream.stream.gathering import Patience
 from lakestream.stream.limits import AppendLimits
+from lakestream.stream.stamping import give_later_times, stamp_times
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +49,17 @@ Answer = list[int] | LakestreamError
 class Batches(Protocol):
     """The batches of one request: `release` is called when their bytes are not needed any more, then `done`, once.
 
-    `rows`, `views` and `results` belong together, item by item; `size` is the sum of the rows' lengths.
+    `rows`, `views` and `results` belong together, item by item; `size` is the sum of the rows' lengths. `stamped` has
+    the places of those that get an append time (L19).
     """
 
     rows: list[BatchRow]
     views: list[memoryview]
     results: list[int]
     size: int
+
+    @property
+    def stamped(self) -> Sequence[int]: ...
 
     def release(self) -> None: ...
 
@@ -60,7 +69,7 @@ class Batches(Protocol):
 class Submission:
     """Batches with functions to call."""
 
-    __slots__ = ("done", "release", "results", "rows", "size", "views")
+    __slots__ = ("done", "release", "results", "rows", "size", "stamped", "views")
 
     def __init__(
         self,
@@ -68,6 +77,7 @@ class Submission:
         views: list[memoryview],
         release: Callable[[], None],
         done: Callable[[Answer], None],
+        stamped: Sequence[int] = (),
     ) -> None:
         self.rows = rows
         self.views = views
@@ -75,6 +85,7 @@ class Submission:
         self.done = done
         self.size = sum(row[2] for row in rows)
         self.results = [0] * len(rows)
+        self.stamped = stamped
 
 
 Submitted = Batches | ManyBatches
@@ -84,7 +95,8 @@ class Tick:
     """One WAL object on its way. Its batches are in `rows` and `owners`; in `joined` if some of them came in tables."""
 
     __slots__ = (
-        "body", "epoch", "failed", "joined", "number", "owners", "rows", "since", "size", "submissions", "written",
+        "body", "epoch", "failed", "joined", "number", "owners", "rows", "since", "size", "stamped", "submissions",
+        "time_ms", "written",
     )  # fmt: skip
 
     def __init__(self, number: int, epoch: int, submissions: list[Submitted], since: float) -> None:
@@ -99,6 +111,9 @@ class Tick:
         self.size = 0
         self.written = False
         self.failed: LakestreamError | None = None
+        self.stamped: set[int] = set()
+        """Streams whose batches were stamped with `time_ms`."""
+        self.time_ms = 0
 
     def streams(self) -> set[int]:
         return {row[0] for row in self.rows} if self.joined is None else self.joined.streams()
@@ -108,20 +123,6 @@ class Tick:
         if self.joined is not None:
             return self.joined.payload(self.number, self.size)
         return pack_append(self.number, self.size, self.rows)
-
-
-class AppendStats:
-    """Plain figures that metrics read."""
-
-    __slots__ = ("ack_seconds", "acked_batches", "acked_bytes", "acked_records", "failed_ticks", "ticks")
-
-    def __init__(self) -> None:
-        self.ticks = 0
-        self.acked_batches = 0
-        self.acked_bytes = 0
-        self.acked_records = 0
-        self.failed_ticks = 0
-        self.ack_seconds = Histogram(ACK_SECONDS.buckets)
 
 
 class Appender:
@@ -134,6 +135,7 @@ class Appender:
         self._clock = clock
         self._limits = limits
         self.stats = AppendStats()
+        self.room = Room("the write-ahead log", clock)
         self.on_pressure: Callable[[bool], None] = lambda full: None
         """Called with True when too much is under way, so that sockets pause, and with False when it is less again."""
         self._gathered: list[Submitted] = []
@@ -160,6 +162,11 @@ class Appender:
         if not self._replica.epoch:
             submission.release()
             submission.done(Fenced("this broker has no epoch"))
+            return
+        if self._replica.room.why:
+            # Each try would leave an object that nobody can collect before the command log has room again.
+            submission.release()
+            submission.done(NoRoom(f"the command log has no room: {self._replica.room.why}"))
             return
         self._last_arrival = self._clock.monotonic()
         if not self._gathered:
@@ -250,6 +257,8 @@ class Appender:
             self._release(tick.submissions)
             self._settle()
             return
+        tick.time_ms = stamp_time(self._replica.state.members.time_ms, self._clock.wall_ms())
+        tick.stamped = stamp_times(taken, tick.time_ms)
         tail = self._join(tick)
         self._patience.ticked(tick.since, tick.size)
         self._writing += 1
@@ -326,6 +335,10 @@ class Appender:
             async with asyncio.timeout(self._limits.write_timeout_s):
                 await self._wal.put(key, [tick.body, tail])
             tick.written = True
+            self.room.taken()
+        except NoRoom as error:
+            self.room.refused(error)
+            self._fail(tick, NoRoom(f"the write-ahead log has no room: {error}"))
         except (Retry, Unknown, Exists, Missing, TimeoutError) as error:
             log.warning("tick %d could not be written: %s", tick.number, error or "it took too long")
             self._fail(tick, Retry(f"the write-ahead log cannot be written: {error or 'it took too long'}"))
@@ -342,8 +355,11 @@ class Appender:
         if tick.failed is not None:  # by an earlier one, which took all behind it down too
             return
         tick.failed = error
-        broken = tick.streams()
-        behind = list(self._order)[list(self._order).index(tick) + 1 :]
+        order = list(self._order)
+        self._fail_behind(tick.streams(), order[order.index(tick) + 1 :], error)
+
+    def _fail_behind(self, broken: set[int], behind: Iterable[Tick], error: LakestreamError) -> None:
+        """Give up later ticks and gathered batches of streams one of whose batches is not in the log (L16)."""
         for later in behind:
             if later.failed is None and not broken.isdisjoint(later.streams()):
                 broken |= later.streams()
@@ -367,7 +383,13 @@ class Appender:
             elif tick.epoch != self._replica.epoch:
                 self._finish(tick, Fenced("this broker's epoch has ended"))
             else:
-                self._replica.propose_later(APPEND, tick.payload(), partial(self._finish, tick))
+                self._propose(tick)
+
+    def _propose(self, tick: Tick) -> None:
+        kind, payload, level = APPEND, tick.payload(), FIRST
+        if tick.stamped and self._replica.state.level >= BOUNDED:
+            kind, payload, level = STAMPED_APPEND, pack_stamped(tick.time_ms, tick.stamped, payload), BOUNDED
+        self._replica.propose_later(kind, payload, partial(self._finish, tick), level)
 
     def _finish(self, tick: Tick, outcome: Outcome | LakestreamError) -> None:
         """Called while the command is being folded: the object it added is the newest one in the state."""
@@ -381,9 +403,14 @@ class Appender:
             outcome = Retry(f"refused: {outcome.message}")
         if isinstance(outcome, LakestreamError):
             self.stats.failed_ticks += 1
+            if tick.failed is None:
+                self._fail_behind(tick.streams(), self._order, outcome)
             self._answer(tick.submissions, outcome)
             return
         self.stats.acked_records += self._stamp(tick, outcome) if tick.joined is None else tick.joined.settle(outcome)
+        known = self._replica.state.streams.append_times.by_stream if tick.stamped else {}
+        if later := {one: known[one] for one in tick.stamped if known.get(one, tick.time_ms) != tick.time_ms}:
+            give_later_times(tick.body, tick.payload(), later)
         self.stats.acked_batches += len(outcome)
         self.stats.acked_bytes += len(tick.body)
         self._cache.add(self._replica.state.streams.next_object - 1, tick.body)

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from lakestream.errors import Rejected
 from lakestream.metadata.replica import Replica
 from lakestream.model.group_members import Commit, Group, GroupState, MemberRow
 from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets
 from lakestream.model.groups import DeleteGroup
+from lakestream.model.levels import BOUNDED
 from lakestream.model.reasons import Reason
 from lakestream.stream.groups import GroupCoordinator, agreed
 
@@ -44,7 +47,7 @@ class GroupOffsets:
         if sum(ROW_BYTES + len(note) for _, _, _, note in body.offsets) > MAX_COMMIT_BYTES:
             raise Rejected(Reason.COMMIT_TOO_LARGE)
         await self._coordinator.firmly(lambda: self._check_commit(body))
-        results: list[int] = agreed(await self._replica.propose(body))
+        results: list[int] = agreed(await self._replica.propose(self._told(body)))
         self._coordinator.rooms.renew(body.group, body.member)
         return results
 
@@ -55,6 +58,12 @@ class GroupOffsets:
         if body.generation < 0 and room is not None and room.joins and (group is None or not group.members):
             joins = body.member in room.joins
             raise Rejected(Reason.STALE_GENERATION if joins else Reason.UNKNOWN_GROUP_MEMBER)
+
+    def _told(self, body: CommitOffsets) -> CommitOffsets:
+        """The state knows nothing of those who join: a commit tells, once all members understand it (L3)."""
+        room = self._coordinator.rooms.get(body.group)
+        joining = room is not None and bool(room.joins) and self._replica.state.level >= BOUNDED
+        return replace(body, joining=True) if joining else body
 
     async def fetch(self, name: str) -> dict[int, Commit]:
         """What the group committed, by stream; nothing for a group that nobody knows. Always current (L6)."""

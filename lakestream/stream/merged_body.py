@@ -4,7 +4,7 @@ import struct
 from typing import NamedTuple
 
 from lakestream.errors import LakestreamError
-from lakestream.model.batch import HEADER_SIZE, MAGIC, checksum, stamp
+from lakestream.model.batch import HEADER_SIZE, MAGIC, checksum, give_append_time, stamp
 from lakestream.model.streams import Entry, WalObject
 from lakestream.model.wal_object import HEADER_BYTES, MARK_EVERY_BYTES, Mark
 from lakestream.stream.merging import Merge
@@ -56,9 +56,13 @@ def reads_of(merge: Merge) -> list[tuple[WalObject, list[Copy]]]:
 
 
 def finish_batches(
-    body: bytearray, at: int, end: int, entry: Entry, offset: int, merged: bool, marks: list[Mark]
-) -> tuple[int, int, int]:
-    """Stamp, check and mark some batches of an entry; where it stopped, the offset there, and how many they were."""
+    body: bytearray, at: int, end: int, entry: Entry, offset: int, merged: bool, marks: list[Mark],
+    append_ms: int | None = None,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Check, stamp and mark some batches of an entry; where it stopped, the offset there, and how many they were.
+
+    `append_ms`: the append time of batches that a broker stamped; None if they say it themselves.
+    """
     view = memoryview(body)
     count = 0
     while at < end and count < BATCHES_AT_ONCE:
@@ -73,6 +77,9 @@ def finish_batches(
         if crc != checksum(view, at, following - at):
             raise BadSource(entry.object, f"the CRC of offset {offset} is wrong")
         stamp(body, at, offset)
+        if append_ms is not None:
+            give_append_time(body, at, following - at, append_ms)
+            timestamp = _FRAME(body, at)[5]
         if not marks or at - marks[-1].position >= MARK_EVERY_BYTES:
             marks.append(Mark(offset, at, timestamp))
         elif timestamp > marks[-1].max_timestamp:

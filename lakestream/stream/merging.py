@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lakestream.model.append_times import AppendTimes
 from lakestream.model.streams import STRIDE, Entry, Stream, Streams, WalObject
 from lakestream.model.topics import Topic
 from lakestream.model.wal_object import FOOTER_BYTES, HEADER_BYTES
@@ -65,7 +66,7 @@ class Effort(NamedTuple):
 
 def effort_for(topic: Topic, streams: Streams, topics: int, limits: MoveLimits) -> Effort:
     """Above half of its share, or with the state half full, a topic is merged even where it pays less (L20)."""
-    if topic.entries * 2 > streams.share(topics) or streams.entries * 2 > streams.limit:
+    if topic.entries * 2 > streams.share(topic, topics) or streams.entries * 2 > streams.limit:
         return Effort(limits.window_entries, max(limits.window_entries // 2, 2), min(limits.growth, LEAST_GROWTH))
     return Effort(limits.many_entries, limits.window_entries, limits.growth)
 
@@ -96,13 +97,15 @@ class Merge:
     limits: MoveLimits
     windows: list[Window] = field(default_factory=list)
     sources: dict[int, WalObject] = field(default_factory=dict)
+    times: AppendTimes = field(default_factory=AppendTimes)
+    """What was known of the sources' append times when they were chosen: another merge may end them meanwhile (L19)."""
     length: int = 0
     entries: int = 0
     oldest_ms: int = 0
     newest_ms: int = 0
     span_ms: int = -1
 
-    def take(self, window: Window, objects: dict[int, WalObject], span_ms: int) -> bool:
+    def take(self, window: Window, streams: Streams, span_ms: int) -> bool:
         """Add a window if it fits; each stream has one at most."""
         oldest_ms = min(self.oldest_ms, window.oldest_ms) if self.windows else window.oldest_ms
         newest_ms = max(self.newest_ms, window.newest_ms)
@@ -114,7 +117,8 @@ class Merge:
         ):
             return False
         self.windows.append(window)
-        self.sources.update((entry.object, objects[entry.object]) for entry in window.entries)
+        self.sources.update((entry.object, streams.objects[entry.object]) for entry in window.entries)
+        self.times.objects.update(streams.append_times.among(entry.object for entry in window.entries).objects)
         self.length += window.length
         self.entries += len(window.entries)
         self.oldest_ms, self.newest_ms, self.span_ms = oldest_ms, newest_ms, min(spans, default=-1)

@@ -81,8 +81,9 @@ class Mover:
         """Whether the state is so full that the mover should not pause."""
         streams = self._replica.state.streams
         topics = self._replica.state.topics.by_id
-        share = streams.share(len(topics))
-        return streams.entries * 2 > streams.limit or any(topic.entries * 2 > share for topic in topics.values())
+        if streams.entries * 2 > streams.limit:
+            return True
+        return any(one.entries * 2 > streams.share(one, len(topics)) for one in topics.values() if one.entries)
 
     async def step(self) -> int:
         """Do the most useful merge; how many bytes it wrote, 0 if there is nothing to do or it failed."""
@@ -140,7 +141,7 @@ class Mover:
                     # Where sizes differ much, a longer window may pay when no short one does.
                     wide = bounds._replace(entries=self._limits.merge_entries)
                     window = await self._many_window(stream, wide, effort)
-                if window and not merge.take(window, state.streams.objects, bounds.span_ms) and merge.full:
+                if window and not merge.take(window, state.streams, bounds.span_ms) and merge.full:
                     return
                 await self._breathe()
 
@@ -187,7 +188,7 @@ class Mover:
             for stream_id in topic.streams:
                 stream = state.streams.by_id.get(stream_id)
                 window = stream and dead_window(stream, state.streams.objects, victims, bounds)
-                if window and not merge.take(window, state.streams.objects, bounds.span_ms) and merge.full:
+                if window and not merge.take(window, state.streams, bounds.span_ms) and merge.full:
                     return
                 await self._breathe()
 
@@ -285,8 +286,9 @@ class Mover:
             for entry in window.entries:
                 merged = merge.sources[entry.object].kind == MERGED
                 end, offset = at + entry.length, entry.base
+                append_ms = merge.times.of(entry)
                 while at < end:
-                    at, offset, count = finish_batches(body, at, end, entry, offset, merged, marks)
+                    at, offset, count = finish_batches(body, at, end, entry, offset, merged, marks, append_ms)
                     batches, breath = batches + count, breath + count
                     if breath >= BATCHES_AT_ONCE:
                         breath = 0

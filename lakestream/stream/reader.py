@@ -25,6 +25,7 @@ from lakestream.model.batch import (
     MAX_TIMESTAMP_POSITION,
     PREFIX_SIZE,
     checksum,
+    give_append_time,
 )
 from lakestream.model.compression import MAX_DECOMPRESSED_BYTES
 from lakestream.model.reasons import Reason
@@ -137,7 +138,7 @@ class Reader:
                 return views or None
             self._cache.hits += 1
             if piece.stamped is not None and entry.position not in piece.stamped:
-                self._stamp(piece, entry)
+                self._stamp(piece, entry, self._replica.state.streams.append_times.of(entry))
             wanted = max(offset, entry.base)
             view, offset = self._cut(piece, entry, entry.position, wanted, left, at_least_one and not views)
             if not view:
@@ -271,8 +272,8 @@ class Reader:
             piece.ends[following] = stop
         return view[begin:stop], following
 
-    def _stamp(self, piece: Piece, entry: Entry) -> None:
-        """Write the base offsets of one slice into the cached copy (never into the body)."""
+    def _stamp(self, piece: Piece, entry: Entry, append_ms: int | None) -> None:
+        """Write the base offsets of one slice, and its append time, into the cached copy (never into the body)."""
         buffer = piece.buffer
         at = entry.position - piece.start
         end = at + entry.length
@@ -284,6 +285,8 @@ class Reader:
                 raise Corrupt(f"object {entry.object}: no batch at {piece.start + at}")
             _STAMP(buffer, at, offset)
             _EPOCH(buffer, at + 12, LEADER_EPOCH)
+            if append_ms is not None:
+                give_append_time(buffer, at, 12 + length, append_ms)
             offset += count
             at += 12 + length
         if offset != entry.end:
@@ -298,6 +301,7 @@ class Reader:
         one = self._replica.state.streams.objects.get(entry.object)
         if one is None:
             raise Retry(f"stream {stream.id} is of a state that was replaced meanwhile")
+        append_ms = self._replica.state.streams.append_times.of(entry)  # while the object lives: not after a wait
         start = entry.position
         try:
             if one.size <= self._limits.whole_object_bytes or self._cache.get((entry.object, 0)):
@@ -317,7 +321,7 @@ class Reader:
                 raise Corrupt(f"object {self._key(one)} is lost: {error}") from error
             return None, 0
         if piece.stamped is not None and entry.position not in piece.stamped:
-            self._stamp(piece, entry)
+            self._stamp(piece, entry, append_ms)
         return piece, start
 
     async def _load(self, one: WalObject, key: Key, length: int) -> Piece:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from lakestream.interfaces import Clock
@@ -17,19 +18,23 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog_landing import Landing
 from lakestream.model.commands import AdvanceLogStart, Body, ExpireProducers
 from lakestream.model.configs import TABLE_ENABLED, TABLE_RETENTION
-from lakestream.model.group_offsets import ExpireOffsets, overdue
+from lakestream.model.group_offsets import ExpireGroups, ExpireOffsets, overdue, overdue_offsets
+from lakestream.model.levels import BOUNDED
 from lakestream.model.reasons import No
 from lakestream.model.state import State
 from lakestream.model.streams import STRIDE, Stream, WalObject
 from lakestream.model.topics import Topic
 from lakestream.stream.collector import is_first_broker
 from lakestream.stream.rules import TopicRules
+from lakestream.stream.turns import Steps, chunks, in_turns
 
 log = logging.getLogger(__name__)
 
 ENTRIES_AT_ONCE = 10_000
 """Entries that one command may drop, and that one stream gives up in one: folding must not stall the brokers."""
 STREAMS_AT_ONCE = 1000
+GROUPS_AT_ONCE = 500
+"""Groups that are looked at in one turn."""
 
 RulesOf = Callable[[Topic], TopicRules]
 
@@ -105,17 +110,47 @@ class Retention:
         self._expired_s = now_s
         state = self._replica.state
         before_ms = state.members.time_ms - self._expiry.producers_ms
-        if any(producer.used_ms < before_ms for producer in state.producers.by_id.values()):
-            await self._say(ExpireProducers(before_ms))
+        while _has_idle_producers(self._replica.state, before_ms):
+            if not await self._say(ExpireProducers(before_ms)):
+                break
         before_ms = state.members.time_ms - self._expiry.offsets_ms
-        if any(overdue(self._replica.state, before_ms)):
-            await self._say(ExpireOffsets(before_ms))
+        if self._replica.state.level < BOUNDED:
+            if any(overdue(self._replica.state, before_ms)):
+                await self._say(ExpireOffsets(before_ms))
+            return
+        for names in await in_turns(_overdue_groups(self._replica.state, before_ms)):
+            await self._say(ExpireGroups(before_ms, names))
 
     async def _say(self, body: Body) -> bool:
         outcome = await self._replica.propose(body)
         if isinstance(outcome, No):
             log.error("%s was refused: %s", type(body).__name__, outcome.message)
         return not isinstance(outcome, No)
+
+
+def _overdue_groups(state: State, before_ms: int) -> Steps[list[list[str]]]:
+    """The groups that have something to forget, in lists that are each light enough for one command."""
+    found: list[list[str]] = [[]]
+    weight = 0
+    for names in chunks(list(state.groups.by_name), GROUPS_AT_ONCE):
+        for name in names:
+            group = state.groups.by_name.get(name)
+            old = overdue_offsets(state, group, before_ms) if group is not None else 0
+            if old and weight + old > ENTRIES_AT_ONCE:
+                found.append([])
+                weight = 0
+            if old:
+                found[-1].append(name)
+                weight += old
+        yield
+    return [names for names in found if names]
+
+
+def _has_idle_producers(state: State, before_ms: int) -> bool:
+    """From level BOUNDED on the first producer is the one that was not used for longest."""
+    producers = state.producers.by_id.values()
+    first = producers if state.producers.limits is None else islice(producers, 1)
+    return any(producer.used_ms < before_ms for producer in first)
 
 
 def due(state: State, topics: Iterable[Topic], rules_of: RulesOf, now_ms: int) -> list[Trim]:

@@ -47,9 +47,9 @@ class Rules:
 
     def _work_out(self, configs: dict[str, str], cluster: dict[str, str]) -> TopicRules:
         def value(name: str) -> str:
-            key = TOPIC_CONFIGS.keys[name]
-            inherited = cluster.get(key.synonym, self._defaults.get(name))
-            return configs.get(name, inherited) or key.default or ""
+            synonym = TOPIC_CONFIGS.keys[name].synonym
+            inherited = {name: cluster[synonym]} if synonym in cluster else self._defaults
+            return TOPIC_CONFIGS.value(name, configs, inherited, self._defaults)
 
         policies = value("cleanup.policy").split(",")
         compacted_only = policies == ["compact"]

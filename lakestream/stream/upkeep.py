@@ -1,4 +1,4 @@
-"""The housekeeping of a broker, on a schedule: collecting, retention, moving.
+"""The housekeeping of a broker, on a schedule: collecting, retention, moving, finishing long topics.
 
 A round that fails is logged and tried again at its next turn; nothing here can end a broker. Nothing is judged while
 our own heartbeats do not fold, since then the state at hand may be an old one (L13).
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from lakestream.errors import LakestreamError
 from lakestream.metadata.membership import Membership
 from lakestream.stream.collector import Collector
+from lakestream.stream.group_lags import GroupLags
+from lakestream.stream.long_topics import LongTopics
 from lakestream.stream.mover import Mover
 from lakestream.stream.retention import Retention
 
@@ -22,34 +24,44 @@ log = logging.getLogger(__name__)
 class Schedule:
     """How often."""
 
+    finish_s: float = 1.0
     collect_s: float = 60.0
     retention_s: float = 30.0
     move_s: float = 5.0
+    measure_s: float = 15.0
     move_bytes_s: int = 16 * 1024 * 1024
     """About how fast the mover goes when nothing presses."""
 
 
 class Upkeep:
-    """Runs the collector, retention, the mover and, where there are tables, the purger side by side."""
+    """Runs the collector, retention, the mover and, where there are tables, the purger side by side.
+
+    Topics that are being made or deleted in pieces are finished, and the lags of groups measured, beside them.
+    """
 
     def __init__(
         self, membership: Membership, collector: Collector, retention: Retention, mover: Mover, schedule: Schedule,
-        purge: Callable[[], Awaitable[int]] | None = None,
+        long_topics: LongTopics, purge: Callable[[], Awaitable[int]] | None = None, lags: GroupLags | None = None,
     ) -> None:  # fmt: skip
         self._membership = membership
         self._collector = collector
         self._retention = retention
         self._mover = mover
         self._schedule = schedule
+        self._long_topics = long_topics
         self._purge = purge
+        self._lags = lags
 
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._every(self._schedule.finish_s, self._long_topics.finish), name="long topics")
             group.create_task(self._every(self._schedule.collect_s, self._collector.collect), name="collector")
             group.create_task(self._every(self._schedule.move_s, self._collector.let_go), name="cache")
             group.create_task(self._every(self._schedule.retention_s, self._retention.apply), name="retention")
             group.create_task(self._every(self._schedule.move_s, self._move), name="mover")
+            if self._lags is not None:
+                group.create_task(self._every(self._schedule.measure_s, self._lags.measure), name="lags of groups")
             if self._purge is not None:
                 group.create_task(self._every(self._schedule.collect_s, self._purge), name="purger")
 

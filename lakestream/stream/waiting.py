@@ -48,6 +48,9 @@ class Waiting:
         if state is not self._state:
             self._state = state
             self.wake_all()
+        if state.all_moved:
+            state.all_moved = False
+            self.wake_all()
         moved = state.moved
         if moved:
             if self._waiters:

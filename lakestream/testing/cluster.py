@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from lakestream.data.tables.store import TableStore
 from lakestream.errors import LakestreamError, Retry, Unknown
 from lakestream.metadata.replica import Replica
+from lakestream.model.levels import NEWEST
 from lakestream.testing.faults import NO_FAULTS, Faults, FaultyLog, FaultyWal, Link
 from lakestream.testing.ledger import AuditedLog, AuditedWal, Auditor, Ledger, Violation
 from lakestream.testing.node import CANNOT_START, Classes, Node, NodeOptions
@@ -58,6 +59,8 @@ class Seat:
         self.links: tuple[Link, ...] | None = None
         self.wires: dict[Wire, None] = {}
         self.incarnations = 0
+        self.level = NEWEST
+        """The newest feature level that the code of this member knows; a restart brings the newest code."""
 
 
 class Cluster:
@@ -97,6 +100,8 @@ class Cluster:
         if seat.process is not None:
             return
         seat.incarnations += 1
+        if seat.incarnations > 1:
+            seat.level = NEWEST
         process = seat.process = Process(f"{seat.name}.{seat.incarnations}", self.loop)
         process.start(self._live(seat, process, self._sit_down(seat, process)))
 
@@ -120,6 +125,7 @@ class Cluster:
             self._options,
             self._classes,
             tables,
+            seat.level,
         )
 
     def _link(self, store: str, faults: Faults, seat: Seat, process: Process) -> Link:
@@ -132,16 +138,16 @@ class Cluster:
         try:
             await node.live()
         except CANNOT_START as error:
-            if replica.halted is not None or not isinstance(error, Retry | Unknown):
+            if not _outdated(replica) and (replica.halted is not None or not isinstance(error, Retry | Unknown)):
                 self.violations.append(Violation(f"{name} stopped for good: {error}"))
         except Violation as violation:
             self.violations.append(violation)
         self.kill(seat, process)
 
     def _compare(self, name: str, node: Life) -> None:
-        if node.replica.halted is not None:
+        if node.replica.halted is not None and not _outdated(node.replica):
             self.violations.append(Violation(f"{name} halted: {node.replica.halted}"))
-        else:
+        elif node.replica.halted is None:
             self.auditor.compare(name, node.replica)
 
     def kill(self, seat: Seat, process: Process | None = None) -> None:
@@ -180,6 +186,8 @@ class Cluster:
                 link.faults, link.cut = NO_FAULTS, False
             if seat.process is not None:
                 seat.process.resume()
+            if seat.level < NEWEST:
+                self.kill(seat)
             self.start(seat)
 
     def under_way(self) -> int:
@@ -196,6 +204,11 @@ class Cluster:
             raise self.violations[0]
         if self.loop.failures:
             raise Violation(f"an exception that nobody caught: {self.loop.failures[0]}")
+
+
+def _outdated(replica: Replica) -> bool:
+    """Whether the cluster was raised above what this member knows, so that the member has to stop (L3)."""
+    return replica.state.level > replica.level
 
 
 class Wire:

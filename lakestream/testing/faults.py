@@ -4,7 +4,7 @@ An operation is a request that travels to the store, takes effect there, and an 
 happens outside of the broker's process, so that what was sent takes effect even if its sender is paused or dead by
 then. Each request draws its fate:
 
-    REFUSED         the store says no before anything happened                     Retry
+    REFUSED         the store says no before anything happened                     Retry, every other time NoRoom
     REQUEST_LOST    it never arrives                                               Unknown, after a while
     ANSWER_LOST     it took effect, but nobody hears of it                         Unknown, after a while
     LATE            it takes effect long after the sender has given up hope        Unknown, after a while
@@ -20,7 +20,7 @@ from enum import IntEnum
 from random import Random
 from typing import Any, TypeVar
 
-from lakestream.errors import LakestreamError, Retry, Unknown
+from lakestream.errors import LakestreamError, NoRoom, Retry, Unknown
 from lakestream.interfaces import Appended, Buffer, CheckpointNote, CommandLog, Logged, StoredObject, Wal
 from lakestream.testing.simulation import Process, SimulatedLoop
 
@@ -84,6 +84,7 @@ class Link:
         self.cut = False
         """A cut link refuses new requests and loses those under way."""
         self.under_way = 0
+        self._full = False
         self._loop = loop
         self._process = process
         self._chance = chance
@@ -93,8 +94,12 @@ class Link:
         """Send a request whose arrival does `effect`; returns or raises what comes back."""
         fate = self.faults.draw(self._chance)
         answer: asyncio.Future[T | LakestreamError] = self._loop.create_future()
-        if self.cut or fate is Fate.REFUSED:
-            self._later(self._delay(), answer_with, answer, Retry("refused by the store"))
+        if self.cut:
+            self._later(self._delay(), answer_with, answer, Retry("the link is cut"))
+        elif fate is Fate.REFUSED:
+            self._full = not self._full
+            refusal = NoRoom("the store is full") if self._full else Retry("refused by the store")
+            self._later(self._delay(), answer_with, answer, refusal)
         else:
             self._send(fate, effect, answer)
         result = await answer

@@ -1,26 +1,38 @@
 """What must hold when all is healed and quiet: every broker serves all that was acked, nothing is lost or left over."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from lakestream.model.state import State
 from lakestream.model.wal_object import checkpoint_prefix
 from lakestream.testing.cluster import Cluster
-from lakestream.testing.ledger import Violation, object_key
+from lakestream.testing.ledger import Violation
 from lakestream.testing.node import Node
 
 ROUNDS = 5
 
 
-async def judge(cluster: Cluster, topics: Sequence[bytes], dead_may_stay: bool) -> None:
-    """Raises Violation. Dead objects may stay where wall clocks were set back: cluster time stood still then (L14)."""
+async def judge(cluster: Cluster, topics: Sequence[bytes]) -> None:
+    """Raises Violation. Whatever wall clocks did, cluster time went on, and dead objects are collected (L14)."""
     for seat in cluster.seats:
         assert seat.node is not None and seat.process is not None
         await seat.process.start(_read_all(cluster, seat.node, topics))
         cluster.auditor.check_whole(seat.process.name, seat.node.replica.state)
+    _check_topics(cluster.auditor.state)
     if lost := sorted(cluster.auditor.referenced().keys() - cluster.wal.keys):
         raise Violation(f"the log points to objects that are not there: {lost}")
-    await _check_leaks(cluster, dead_may_stay)
+    await _check_leaks(cluster)
     cluster.check()
+
+
+def _check_topics(state: State) -> None:
+    """Topics are whole, and of deleted ones nothing is left."""
+    if unfinished := [*state.topics.forming, *state.topics.doomed]:
+        raise Violation(f"topics were not made, or not deleted, to the end: {unfinished}")
+    known: list[Iterable[int]] = [one.streams for one in state.producers.by_id.values()]
+    known += [group.offsets for group in state.groups.by_name.values()]
+    if gone := {stream for streams in known for stream in streams} - state.streams.by_id.keys():
+        raise Violation(f"something is remembered of streams that are gone: {sorted(gone)}")
 
 
 async def _read_all(cluster: Cluster, node: Node, topics: Sequence[bytes]) -> None:
@@ -45,7 +57,7 @@ async def _read_partition(cluster: Cluster, node: Node, topic: bytes, number: in
     ledger.check_whole(partition, (await node.bounds(topic, number))[0], end, bases, f"broker {node.id}")
 
 
-async def _check_leaks(cluster: Cluster, dead_may_stay: bool) -> None:
+async def _check_leaks(cluster: Cluster) -> None:
     """After a round of the collector nothing is left that nobody owns."""
     leaked: set[str] = set()
     for _ in range(ROUNDS):
@@ -56,8 +68,6 @@ async def _check_leaks(cluster: Cluster, dead_may_stay: bool) -> None:
         oldest = min((note.key for note in notes), default="")
         prefix = checkpoint_prefix(state.cluster)
         kept = {key for key in cluster.wal.keys if key.startswith(prefix) and key >= oldest}
-        if dead_may_stay:
-            kept |= {object_key(state.cluster, one) for one in state.streams.dead.values()}
         leaked = cluster.wal.keys - cluster.auditor.referenced().keys() - kept
         if not leaked:
             return

@@ -20,18 +20,14 @@ ROUNDS = 5
 PURGES_S = 60
 
 
-async def judge_lake(cluster: LakeCluster, operator: Operator, topics: Sequence[bytes], dead_may_stay: bool) -> None:
-    """Raises Violation.
-
-    `dead_may_stay`: where wall clocks were set back cluster time stood still (L14), and with it the graces of WAL
-    objects without entries and of places of dropped tables.
-    """
-    await judge(cluster, topics, dead_may_stay)
+async def judge_lake(cluster: LakeCluster, operator: Operator, topics: Sequence[bytes]) -> None:
+    """Raises Violation."""
+    await judge(cluster, topics)
     state = cluster.auditor.state
     for topic_id in topics:
         _judge_rows(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
         _judge_memory(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
-    await _judge_files(cluster, operator, topics, dead_may_stay)
+    await _judge_files(cluster, operator, topics)
     _judge_accounts(cluster, topics)
     cluster.check()
 
@@ -65,13 +61,10 @@ def _judge_memory(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
             raise Violation(f"the state remembers {told} of partition {partition}, but {true} landed")
 
 
-async def _judge_files(
-    cluster: LakeCluster, operator: Operator, topics: Sequence[bytes], dead_may_stay: bool
-) -> None:
+async def _judge_files(cluster: LakeCluster, operator: Operator, topics: Sequence[bytes]) -> None:
     """When somebody has asked for it no file is left that no snapshot of a table needs (C10, T12)."""
     left: list[str] = []
-    if not dead_may_stay:
-        await _purged(cluster)
+    await _purged(cluster)
     for _ in range(ROUNDS):
         asked = [await operator.request(topic_id, "orphans", older_than_ms="0") for topic_id in topics]
         for request in asked:

@@ -175,7 +175,7 @@ class Landing(Scenario):
         for task in side:
             task.cancel()
         last = Operator(cluster, "the last one", [])
-        await judge_lake(cluster, last, self._topics, dead_may_stay=self._mix.jump_every_s > 0)
+        await judge_lake(cluster, last, self._topics)
         self._check()
         return self._landing_report(others)
 

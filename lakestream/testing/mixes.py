@@ -16,6 +16,8 @@ class Mix:
     pause_every_s: float = 0.0
     cut_every_s: float = 0.0
     jump_every_s: float = 0.0
+    upgrade: bool = False
+    """The brokers begin with the code of the first feature level; each restart brings the newest (L3)."""
 
 
 _LOSSY = Faults(refused=0.02, request_lost=0.02, answer_lost=0.05, late=0.03, slow=0.02, hint_lost=0.3)
@@ -29,6 +31,10 @@ MIXES = {
     "paused brokers": Mix(faults=ClusterFaults(wire_lost=0.01), pause_every_s=2.0),
     "object-store errors": Mix(faults=ClusterFaults(wal=_BAD_STORE)),
     "cut off": Mix(faults=ClusterFaults(log=Faults(answer_lost=0.01)), cut_every_s=3.0),
+    "rolling upgrade": Mix(
+        faults=ClusterFaults(log=_CRASHY, wire_lost=0.01), kill_every_s=3.0, pause_every_s=8.0, upgrade=True
+    ),
+    "wrong clocks": Mix(faults=ClusterFaults(skew_ms=5_000), kill_every_s=8.0, jump_every_s=1.5),
     "everything": Mix(
         faults=ClusterFaults(
             log=Faults(refused=0.01, request_lost=0.01, answer_lost=0.03, late=0.02, slow=0.02, crash_before=0.002,

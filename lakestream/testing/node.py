@@ -16,15 +16,16 @@ from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.model.commands import (
-    LEVEL,
     AdvanceLogStart,
     AllocateProducerId,
+    AlterConfigs,
     Body,
     CreateTopic,
     DeleteTopic,
     Register,
 )
 from lakestream.model.group_offsets import CommitOffsets
+from lakestream.model.levels import NEWEST
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import Outcome
 from lakestream.model.streams import Stream
@@ -33,9 +34,10 @@ from lakestream.stream.appender import Answer, Appender, BatchRow, Submission
 from lakestream.stream.cache import Cache
 from lakestream.stream.collector import Collector
 from lakestream.stream.group_offsets import GroupOffsets
-from lakestream.stream.groups import GroupCoordinator
+from lakestream.stream.groups import GroupCoordinator, agreed
 from lakestream.stream.history import History
 from lakestream.stream.limits import AppendLimits, ReadLimits
+from lakestream.stream.long_topics import LongTopics, create_topic
 from lakestream.stream.merging import MoveLimits
 from lakestream.stream.mover import Mover
 from lakestream.stream.reader import Reader
@@ -78,6 +80,7 @@ class Classes:
     collector: type[Collector] = Collector
     mover: type[Mover] = Mover
     history: type[History] = History
+    long_topics: type[LongTopics] = LongTopics
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class Node:
 
     def __init__(
         self, broker_id: int, command_log: CommandLog, wal: Wal, clock: Clock, random: Random, options: NodeOptions,
-        classes: Classes, tables: TableStore | None = None,
+        classes: Classes, tables: TableStore | None = None, level: int = NEWEST,
     ) -> None:  # fmt: skip
         self.id = broker_id
         self.serving = False
@@ -105,7 +108,7 @@ class Node:
         self._random = random
         self._options = options
         self._clock = clock
-        self.replica = classes.replica(command_log, wal, clock, broker_id)
+        self.replica = classes.replica(command_log, wal, clock, broker_id, level)
         self.cache = Cache(options.cache_bytes)
         self.appender = classes.appender(self.replica, wal, self.cache, clock, options.append_limits)
         history = classes.history(self.replica, tables) if tables is not None else None
@@ -113,7 +116,7 @@ class Node:
         self.catalog = NodeCatalog(self.replica, tables, clock, random, options.grace_ms) if tables else None
         self.waiting = Waiting(self.replica)
         self.collector = classes.collector(self.replica, command_log, wal, self.cache, options.grace_ms)
-        about = Register(b"", "", "broker", "host", 9092 + broker_id, "", broker_id, LEVEL)
+        about = Register(b"", "", "broker", f"host-{broker_id}", 9092 + broker_id, "", broker_id, level)
         self.membership = Membership(self.replica, clock, random, about, options.timing)
         rules = Rules(self.replica, {})
         self.mover = classes.mover(self.replica, wal, self.cache, rules.of, MOVE_LIMITS)
@@ -122,7 +125,8 @@ class Node:
         self.offsets = GroupOffsets(self.replica, self.groups)
         retention = Retention(self.replica, rules.of, clock, Expiry())
         purge = self.catalog.purge if self.catalog is not None else None
-        self._upkeep = Upkeep(self.membership, self.collector, retention, self.mover, SCHEDULE, purge)
+        long_topics = classes.long_topics(self.replica)
+        self._upkeep = Upkeep(self.membership, self.collector, retention, self.mover, SCHEDULE, long_topics, purge)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +215,11 @@ class Node:
     # -- topics and groups ------------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, topic_id: bytes, partitions: int, configs: dict[str, str]) -> None:
-        await self.propose(CreateTopic(name, topic_id, partitions, 1, configs))
+        agreed(await create_topic(self.replica, CreateTopic(name, topic_id, partitions, 1, configs)))
+
+    async def bound_pieces(self, partitions: int) -> None:
+        """From now on a command makes or deletes so many partitions at most."""
+        await self.propose(AlterConfigs(b"", [("lakestream.command.partitions", str(partitions))]))
 
     async def delete_topic(self, topic_id: bytes) -> None:
         await self.propose(DeleteTopic(topic_id, again=True))

@@ -12,10 +12,11 @@ from lakestream.errors import LakestreamError, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import TableKey
-from lakestream.model.catalog_names import Warehouse, root_of, warehouse_uri
+from lakestream.model.catalog_names import Warehouse, warehouse_uri
 from lakestream.model.reasons import Reason
 from lakestream.protocol.http.iceberg_drafts import CommitRequest, Draft, Drafting
 from lakestream.protocol.http.iceberg_errors import CatalogError, of_exception
+from lakestream.protocol.http.iceberg_places import Places
 from lakestream.protocol.http.iceberg_tables import Tables
 from lakestream.stream.purger import Purger
 
@@ -36,11 +37,8 @@ class NodeCatalog:
             replica = self._replica
             files = MetadataFiles(self._store, self._random)
             warehouse = Warehouse(warehouse_uri(self._store.root, replica.state.cluster))
-
-            def roots() -> list[str]:
-                return [root_of(table.location) for table in list(replica.state.catalog.tables.values())]
-
-            drafting = Drafting(self._store, files, warehouse, self._clock, self._random, roots)
+            places = Places(warehouse, lambda: replica.state.catalog.homes())
+            drafting = Drafting(self._store, files, places, self._clock, self._random)
             purger = Purger(replica, self._store, files, warehouse, self._grace_ms)
             self._made = Tables(replica, drafting, files), purger
         return self._made

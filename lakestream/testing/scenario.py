@@ -15,7 +15,9 @@ from typing import Any
 
 from lakestream.errors import LakestreamError
 from lakestream.metadata.membership import Timing
+from lakestream.model.cluster_time import BEHIND_MS
 from lakestream.model.group_members import GroupState
+from lakestream.model.levels import FIRST, NEWEST
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.testing.clients import Client, Committer, Consumer, IdempotentProducer, PlainProducer
 from lakestream.testing.cluster import Cluster
@@ -33,6 +35,11 @@ GROUP = "crew"
 PAUSES_S = (0.2, 1.0, 2.0, 3.5, 6.0)
 CUTS_S = (0.3, 1.5, 2.2, 5.0)
 """Shorter and longer than a session."""
+IN_PIECES = 0.5
+"""How many runs make and delete topics in pieces."""
+_YEAR_MS = 365 * 24 * 3_600_000
+JUMPS_MS = (-_YEAR_MS, -90_000, -500, 500, 90_000, _YEAR_MS)
+"""Of wall clocks; cluster time waits for a clock that is set back by less than BEHIND_MS."""
 CONFIGS: tuple[dict[str, str], ...] = ({}, {}, {}, {"retention.bytes": "1500"}, {"retention.ms": "4000"})
 
 
@@ -114,6 +121,9 @@ class Scenario:
             linger_ms=chance.choice((0, 0, 30)),
         )
         self._cluster = self._make_cluster(chance.randint(1, 4), options, classes)
+        if self._mix.upgrade:
+            for seat in self._cluster.seats:
+                seat.level = FIRST
         self._topics: list[bytes] = []
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -143,6 +153,8 @@ class Scenario:
         work = [self._spawn(f"client-{n}", worker) for n, worker in enumerate(workers)]
         side = [self._spawn(f"follower-{n}", follower) for n, follower in enumerate(followers)]
         side += [self._spawn("side", self._side_topics(admin, partitions))]
+        if Random(f"pieces-{self._seed}").random() < IN_PIECES:
+            side += [self._spawn("pieces", self._bound_pieces(Client(cluster, "pieces")))]
         nemesis = [self._spawn("nemesis", one) for one in self._nemesis()]
         await self._until_done(work, CHAOS_S, must=False)
         for task in nemesis:
@@ -153,8 +165,10 @@ class Scenario:
         await self._quiesce()
         for task in side:
             task.cancel()
-        await judge(cluster, self._topics, dead_may_stay=self._mix.jump_every_s > 0)
+        await judge(cluster, self._topics)
         self._check()
+        if (level := cluster.auditor.state.level) != NEWEST:
+            raise Violation(f"the feature level is {level} at the end, though every member knows {NEWEST}")
         return self._report(sum(producer.bumps for producer in producers))
 
     def _crew(self, topic: bytes) -> list[GroupMember]:
@@ -205,7 +219,7 @@ class Scenario:
                 mix.cut_every_s,
                 lambda seat: cluster.cut(seat, chance.choice(CUTS_S), chance.randint(0, self._last_link)),
             ),
-            (mix.jump_every_s, lambda seat: seat.clock.jump(chance.choice((-90_000, -500, 500, 90_000)))),
+            (mix.jump_every_s, lambda seat: seat.clock.jump(chance.choice(JUMPS_MS))),
         )
 
         async def strike(every_s: float, act: Any) -> None:
@@ -236,6 +250,13 @@ class Scenario:
                 except LakestreamError:
                     continue
 
+    async def _bound_pieces(self, admin: Client) -> None:
+        """Topics of two partitions are long from now on: they are made and deleted in pieces."""
+        while self._cluster.auditor.state.topics.bounds.piece > 1:
+            with suppress(LakestreamError):
+                await admin.ask(lambda node: node.bound_pieces(1))
+            await asyncio.sleep(0.2)
+
     async def _until_done(self, work: "list[asyncio.Task[None]]", seconds: float, must: bool) -> None:
         deadline = self._loop.time() + seconds
         while not all(task.done() for task in work):
@@ -258,7 +279,7 @@ class Scenario:
         cluster = self._cluster
         while cluster.under_way() or len(cluster.serving()) < len(cluster.seats):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
-        await asyncio.sleep(QUIET_S)
+        await asyncio.sleep(QUIET_S + (BEHIND_MS / 1000 if self._mix.jump_every_s else 0))
         self._check()
 
     def _report(self, bumps: int) -> Report:

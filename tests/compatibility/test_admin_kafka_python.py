@@ -5,13 +5,23 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kafka import KafkaAdminClient, OffsetAndMetadata, OffsetSpec, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import (
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ConfigResource,
+    ConfigResourceType,
+    ResourcePatternFilter,
+    ResourceType,
+)
 from kafka.errors import (
     InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidTopicError,
     KafkaError,
     OffsetOutOfRangeError,
+    SecurityDisabledError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -47,6 +57,24 @@ def test_topics_come_and_go(ask: KafkaAdminClient, name: Callable[[], str]) -> N
     assert topic not in ask.list_topics()
     with pytest.raises(UnknownTopicOrPartitionError):
         ask.delete_topics([topic])
+
+
+def test_log_dirs_reassignments_features_and_acls_are_answered(ask: KafkaAdminClient, make_topic: TopicMaker) -> None:
+    topic = make_topic(partitions=3)
+    found = [
+        (topic_dir["name"], one["partition_index"])
+        for broker in ask.describe_log_dirs()
+        for log_dir in broker["log_dirs"]
+        for topic_dir in log_dir["topics"]
+        for one in topic_dir["partitions"]
+        if topic_dir["name"] == topic
+    ]
+    assert sorted(found) == [(topic, partition) for partition in range(3)]
+    assert ask.list_partition_reassignments() == {}
+    assert list(ask.describe_features()) == ["lakestream.level"]
+    everything = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
+    with pytest.raises(SecurityDisabledError):
+        ask.describe_acls(ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, everything))
 
 
 @pytest.mark.parametrize(

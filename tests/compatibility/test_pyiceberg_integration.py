@@ -24,10 +24,6 @@ LEFT_OUT: dict[str, list[str]] = {
     "expects a setting of the catalog of their set-up (a separator of namespaces, a default property)": [
         "test_rest_custom_namespace_separator", "test_table_properties", "test_table_properties_dict",
     ],
-    "needs views, which our catalog has not": [
-        "test_rest_list_views", "test_rest_create_view", "test_rest_drop_view", "test_load_view",
-        "test_load_view_with_table_ident",
-    ],
     "needs DuckDB or Ray beside PyIceberg": [
         "test_duckdb_url_import", "test_sanitize_character_partitioned_avro_bug", "test_ray_nan",
         "test_ray_nan_rewritten", "test_ray_all_types",

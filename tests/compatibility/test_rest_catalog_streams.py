@@ -54,6 +54,16 @@ def test_t13_rows_may_be_deleted(catalog: RestCatalog, table: Table) -> None:
     assert offsets(catalog) == [(0, 0), (0, 1), (0, 3), (0, 4), (0, 5), (0, 6)]
 
 
+def test_t13_all_rows_may_be_deleted_and_more_land_after_them(
+    catalog: RestCatalog, table: Table, inside: Insider
+) -> None:
+    """What engines do for TRUNCATE TABLE."""
+    table.delete()
+    assert offsets(catalog) == []
+    inside.land("orders", rows([7, 8]))
+    assert offsets(catalog) == [(0, 7), (0, 8)]
+
+
 def test_t13_rows_may_be_updated_in_their_place(catalog: RestCatalog, table: Table) -> None:
     table.overwrite(rows([2], mark=b"redacted"), "stream_offset = 2 and stream_partition = 0")
     assert len(offsets(catalog)) == 9

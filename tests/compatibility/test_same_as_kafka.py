@@ -12,6 +12,7 @@ import pytest
 from bench.kafka import Kafka
 from tests.compatibility.differential.compare import differences
 from tests.compatibility.differential.conversations import (
+    admin,
     configs,
     fetch,
     group_offsets,
@@ -26,11 +27,14 @@ from tests.serving import serving
 
 PROPERTIES = {
     "node.id": "0", "group.initial.rebalance.delay.ms": "0", "log.segment.delete.delay.ms": None,
+    "log.initial.task.delay.ms": "3600000", "log.cleaner.backoff.ms": "3600000",
     "group.min.session.timeout.ms": str(groups.SHORTEST_MS),
 }  # fmt: skip
-"""What Kafka has to have alike: our first broker is 0, our groups do not wait, a topic's configs are the defaults."""
+"""What Kafka has to have alike: our first broker is 0, our groups do not wait, a topic's configs are the defaults, and
+no retention deletes the old records of a conversation while it goes on: of topics that are compacted and deleted the
+log cleaner does, every 15 seconds by default."""
 HEAP = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-MODULES = (metadata, produce, fetch, topics, configs, groups, group_offsets)
+MODULES = (metadata, produce, fetch, topics, configs, groups, group_offsets, admin)
 CONVERSATIONS = {
     f"{module.__name__.rpartition('.')[2]}-{one.__name__}": one for module in MODULES for one in module.CONVERSATIONS
 }

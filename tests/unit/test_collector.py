@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lakestream.interfaces import CheckpointNote
-from lakestream.metadata.checkpoint import dump_here, save
 from lakestream.model.wal_object import checkpoint_key, checkpoint_prefix, merged_key, wal_key, wal_prefix
 from lakestream.stream import collector
 from lakestream.stream.collector import judge, read_names
 from lakestream.stream.turns import at_once
+from tests.core import checkpoint_now
 from tests.upkeep_world import CLUSTER, GRACE_MS, Broker, World
 
 
@@ -161,7 +161,7 @@ async def test_the_two_noted_checkpoints_stay_and_older_ones_go(broker: Broker) 
     replica = broker.replica
     for _ in range(4):
         await broker.beat(10)
-        await save(replica.state, replica.identity, 1, replica.epoch, broker.log, broker.world.wal, dump_here)
+        await checkpoint_now(replica, broker.log, broker.world.wal)
     newer = checkpoint_key(CLUSTER, replica.state.sequence + 1, 1, replica.epoch)
     await broker.world.wal.put(newer, [b"about to be noted"])
     assert await broker.collector.collect() == 2

@@ -9,7 +9,7 @@ async def test_l20_a_topic_above_its_share_is_refused_and_the_others_go_on() -> 
     [greedy] = await broker.topic("greedy")
     [modest] = await broker.topic("modest")
     streams = broker.replica.state.streams
-    streams.limit = 1400
+    streams.limit = 1000
     results = []
     for _ in range(1100):
         [result] = await broker.append((greedy, batch(b"x")))  # type: ignore[misc]

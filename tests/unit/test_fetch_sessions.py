@@ -1,5 +1,6 @@
 """Fetch sessions: who gets one, and whose gives way."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -68,3 +69,41 @@ def test_a_session_goes_on_naming_topics_as_it_began(begun: Topic, continued: To
     refused = sessions.resolve(*request(session.id, 1, continued))
     assert refused == (None, {}, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
     assert sessions.resolve(*request(session.id, 1, begun))[0] is session
+
+
+def naming(session_id: int, epoch: int, partitions: range, forgotten: range = range(0)) -> ParsedFetch:
+    return ParsedFetch(
+        max_wait_ms=0, min_bytes=1, max_bytes=1, isolation_level=0, session_id=session_id, session_epoch=epoch,
+        topics=[("t", [Wanted(one, -1, 0, -1, -1, 1) for one in partitions])], forgotten=[("t", list(forgotten))],
+        rack_id="",
+    )  # fmt: skip
+
+
+def test_sessions_name_so_many_partitions_together_and_no_more() -> None:
+    clock = HandClock()
+    sessions = Sessions(Random(1), clock, most_partitions=10)
+    first = sessions.resolve(naming(0, 0, range(6)), False)[0]
+    assert first is not None and sessions.partitions == 6
+    none, wanted, error = sessions.resolve(naming(0, 0, range(5)), False)
+    assert none is None and len(wanted) == 5 and not error, "it is served, without a session"
+    assert sessions.resolve(naming(first.id, 1, range(2, 8), range(2)), False)[0] is first
+    assert sessions.partitions == 6
+    second = sessions.resolve(naming(0, 0, range(4)), False)[0]
+    assert second is not None and sessions.partitions == 10
+    grown = sessions.resolve(naming(second.id, 1, range(5)), False)
+    assert grown == (None, {}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND) and sessions.partitions == 6
+    clock.now += UNUSED_S + 1
+    assert sessions.resolve(naming(0, 0, range(10)), False)[0] is not None, "one that is not used gives way"
+    assert len(sessions) == 1 and sessions.partitions == 10
+
+
+def test_no_session_keeps_a_name_that_is_longer_than_topics_names() -> None:
+    sessions = Sessions(Random(1), HandClock())
+    longest, longer = "t" * 249, "t" * 250
+    none, wanted, error = sessions.resolve(*request(0, 0, longer))
+    assert none is None and list(wanted) == [(longer, 0)] and not error
+    session = sessions.resolve(*request(0, 0, longest))[0]
+    assert session is not None and len(sessions) == 1
+    grown = replace(request(0, 0, longer)[0], session_id=session.id, session_epoch=1)
+    assert sessions.resolve(grown, False) == (None, {}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    assert len(sessions) == sessions.partitions == 0

@@ -414,6 +414,7 @@ def test_every_reason_has_a_code_of_its_own() -> None:
     silent = {Reason.MALFORMED, Reason.UNKNOWN_MEMBER, Reason.OLD_INCARNATION, Reason.LEVEL_UNSUPPORTED,
               Reason.OTHER_CLUSTER, Reason.UNKNOWN_OBJECT, Reason.CARE_FULL}  # fmt: skip
     silent |= {reason for reason in Reason if Reason.NAMESPACE_EXISTS <= reason <= Reason.TABLE_BOUND}
+    silent |= {Reason.VIEW_EXISTS, Reason.UNKNOWN_VIEW}
     for reason in (*Reason, *Fault):
         assert (code_of(reason) == ErrorCode.UNKNOWN_SERVER_ERROR) == (reason in silent), reason
     assert code_of(0) == ErrorCode.NONE

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import httpx
@@ -27,28 +27,32 @@ class Fake:
         self.more = asyncio.Event()
         self.left = asyncio.Event()
 
-    async def commands(self, after: int) -> AsyncIterator[Mapping[str, object]]:
+    async def commands(self, after: int, limit: int, wait_s: float) -> bytes:
         if after == 99:
             raise Missing("the log begins at 100")
-        try:
-            for sequence in range(after + 1, 4):
-                yield {"sequence": sequence}
-            await self.more.wait()
-            yield {"sequence": 4}
-            await asyncio.Event().wait()
-        finally:
-            self.left.set()
+        found = list(range(after + 1, 4))[:limit]
+        if not found and wait_s:
+            try:
+                await asyncio.wait_for(self.more.wait(), wait_s)
+                found = [4]
+            except TimeoutError:
+                pass
+            finally:
+                self.left.set()
+        return b"".join(b'{"sequence":%d}\n' % sequence for sequence in found)
 
-    async def state(self) -> bytes:
+    async def state(self, export: str, page: int) -> bytes:
         if self.reason is not None:
             raise Retry(self.reason)
-        return b"whole"
+        if (export, page) not in (("", 0), ("name", 1)):
+            raise Missing("no such page")
+        return b"page %d" % page
 
     def sources(self) -> HttpSources:
         return HttpSources(
             ready=lambda: self.reason,
             brokers=lambda: [{"id": 0, "host": "h", "port": 1, "http": "h:2", "epoch": 3, "pid": 4}],
-            metadata=lambda: {"sequence": 7},
+            metadata=lambda: [b'{"sequence"', b":7}"],
             commands=self.commands,
             metrics=self.metrics,
             state=self.state,
@@ -117,36 +121,41 @@ async def test_brokers_and_metadata_are_json_and_further_applications_can_be_mou
     assert (await client.get("/nowhere")).status_code == 404
 
 
-async def test_commands_are_followed_line_by_line_until_the_client_leaves(served: Serve) -> None:
+async def test_commands_come_in_pages_and_the_next_one_can_be_waited_for(served: Serve) -> None:
     fake, client, _ = served
-    async with client.stream("GET", "/metadata/commands?after=1") as answer:
-        lines = answer.aiter_lines()
-        assert [json.loads(await anext(lines))["sequence"] for _ in range(2)] == [2, 3]
-        fake.more.set()
-        assert json.loads(await anext(lines)) == {"sequence": 4}
-    await asyncio.wait_for(fake.left.wait(), 5)
+
+    async def page(**asked: int) -> list[int]:
+        answer = await client.get("/metadata/commands", params=asked)
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        return [json.loads(line)["sequence"] for line in answer.text.splitlines()]
+
+    assert await page() == [1, 2, 3] and await page(after=1) == [2, 3] and await page(after=0, limit=2) == [1, 2]
+    assert await page(after=3) == [] and await page(after=3, wait_ms=1) == []
+    waiting = asyncio.create_task(page(after=3, wait_ms=20_000))
+    fake.more.set()
+    assert await waiting == [4]
 
 
 async def test_a_follower_does_not_hold_up_the_stop(served: Serve) -> None:
     fake, client, server = served
-    async with client.stream("GET", "/metadata/commands") as answer:
-        lines = answer.aiter_lines()
-        assert [json.loads(await anext(lines))["sequence"] for _ in range(3)] == [1, 2, 3]
-        await asyncio.wait_for(server.stop(), 2)
-        assert [line async for line in lines] == []
-    assert fake.left.is_set()
+    following = asyncio.create_task(client.get("/metadata/commands?after=3&wait_ms=20000"))
+    await asyncio.sleep(0.2)
+    await asyncio.wait_for(server.stop(), 2)
+    assert (await following).text == "" and fake.left.is_set()
 
 
 @pytest.mark.parametrize("after", ["-1", "x", "9" * 30, "\u0661"])
 async def test_a_senseless_sequence_is_refused(served: Serve, after: str) -> None:
     _, client, _ = served
-    assert (await client.get("/metadata/commands", params={"after": after})).status_code == 400
+    for name in ("after", "limit", "wait_ms"):
+        assert (await client.get("/metadata/commands", params={name: after})).status_code == 400
+    assert (await client.get("/metadata/state", params={"page": after})).status_code == 400
 
 
 async def test_commands_that_are_gone_are_said_to_be_gone(served: Serve) -> None:
     _, client, _ = served
     answer = await client.get("/metadata/commands?after=99")
-    assert json.loads(answer.text) == {"error": "the log begins at 100"}
+    assert answer.status_code == 410 and answer.json() == {"error": "the log begins at 100"}
 
 
 async def test_signals_stay_with_the_broker() -> None:
@@ -197,4 +206,6 @@ async def test_the_whole_state_is_given_out_when_it_can_be_read(served: Serve) -
     answer = await client.get("/metadata/state")
     assert answer.status_code == 503 and answer.text == "starting\n"
     fake.reason = None
-    assert (await client.get("/metadata/state")).content == b"whole"
+    assert (await client.get("/metadata/state")).content == b"page 0"
+    assert (await client.get("/metadata/state?export=name&page=1")).content == b"page 1"
+    assert (await client.get("/metadata/state?export=gone&page=1")).status_code == 404

@@ -10,12 +10,12 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 
 from lakestream.data.tables.iceberg import Committer, Stale
-from lakestream.data.tables.manifests import read_manifest, read_manifest_list
+from lakestream.data.tables.manifests import read_manifest_list
 from lakestream.data.tables.progress import Landed, Range, unpack_progress, unpack_ranges
 from lakestream.data.tables.schema import iceberg_schema
 from lakestream.data.tables.table_metadata import Table
 from lakestream.errors import Missing
-from tests.iceberg_tables import NOW_MS, TOPIC_ID, Lake, OtherEngine
+from tests.iceberg_tables import NOW_MS, TOPIC_ID, Lake, OtherEngine, reachable, stored
 
 HOUR_MS = 3_600_000
 
@@ -29,23 +29,6 @@ def summary(lake: Lake) -> dict[str, str]:
     snapshot = lake.table.metadata.current_snapshot_id
     assert snapshot is not None
     return lake.table.metadata.summary(snapshot)
-
-
-def reachable(lake: Lake) -> set[str]:
-    """Every file that some snapshot of the table needs, the long way."""
-    metadata = lake.table.metadata
-    found = {lake.location, *(entry["metadata-file"] for entry in metadata.value("metadata-log"))}
-    for head in metadata.snapshots:
-        found.add(head.manifest_list)
-        for listed in read_manifest_list(lake.store.get(head.manifest_list)):
-            found.add(listed.path)
-            manifest = read_manifest(lake.store.get(listed.path), listed)
-            found.update(manifest.entries[at]["data_file"]["file_path"] for at in manifest.live())
-    return found
-
-
-def stored(lake: Lake) -> set[str]:
-    return {uri for uri, _ in lake.store.list(f"{lake.table.metadata.location}/")}
 
 
 # -- birth ------------------------------------------------------------------------------------------------------------

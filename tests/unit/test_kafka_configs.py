@@ -1,9 +1,11 @@
 """DescribeConfigs and IncrementalAlterConfigs, through the bytes of several versions; and which value wins."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from lakestream.model.bounds import CONFIGS as BOUND_CONFIGS
 from lakestream.model.commands import Leave
 from lakestream.model.configs import (
     CLUSTER_CONFIGS,
@@ -83,6 +85,33 @@ async def test_synonyms_and_documentation_are_for_those_who_ask() -> None:
             ("max.message.bytes", "7000", 1), (name, "6000", 3), (name, "5000", 4), (name, "1048588", 5),
         ]  # fmt: skip
         assert entry.documentation == TOPIC_CONFIGS.keys["max.message.bytes"].doc
+
+
+async def test_a_resource_named_many_times_is_described_once_and_others_have_their_turn() -> None:
+    def resource(name: str, *keys: str) -> DescribeConfigsResource:
+        return DescribeConfigsResource(resource_type=BROKER, resource_name=name, configuration_keys=list(keys) or None)
+
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with one_broker() as broker:
+        whole = [resource("0")] * 20_000 + [resource("0", "num.partitions"), resource("0")]
+        (result,) = (await broker.call(DESCRIBE, DescribeConfigsRequest(resources=whole))).results
+        assert set(STATIC_CONFIGS.keys) < {one.name for one in result.configs}
+        some = [resource("0", "num.partitions"), resource("0", "data"), resource("0", "data")]
+        (result,) = (await broker.call(DESCRIBE, DescribeConfigsRequest(resources=some))).results
+        assert [one.name for one in result.configs] == ["data", "num.partitions"]
+        counting = asyncio.create_task(count_turns())
+        many = [resource(str(number)) for number in range(1, 901)]
+        answer = await broker.call(DESCRIBE, DescribeConfigsRequest(resources=many))
+        counting.cancel()
+        assert [one.resource_name for one in answer.results] == [one.resource_name for one in many]
+        assert turns > len(many)
 
 
 async def test_an_empty_list_of_keys_asks_for_all_as_in_kafka() -> None:
@@ -225,7 +254,8 @@ def test_the_settings_have_kafkas_names_and_the_same_defaults() -> None:
     shown = kafka_names((name, getattr(settings, name)) for name in table())
     assert shown["auto.create.topics.enable"] == "true"
     for key in (*CLUSTER_CONFIGS.keys.values(), *STATIC_CONFIGS.keys.values()):
-        assert shown[key.name] == key.default
+        if key.name not in BOUND_CONFIGS:  # limits are the same on every broker: no setting of one of them
+            assert shown[key.name] == key.default
 
 
 def test_a_brokers_settings_are_the_defaults_of_topics() -> None:

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
 
 from lakestream.model.commands import Expire, Leave
+from lakestream.model.levels import NEWEST
 from lakestream.protocol.kafka import codec
 from lakestream.protocol.kafka.apis import APIS
+from lakestream.protocol.kafka.creation import TokenBucket, TopicMaker
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
     AlterableConfig,
@@ -21,6 +24,7 @@ from lakestream.protocol.kafka.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from lakestream.protocol.kafka.metadata import MetadataApis
 from tests.cold_broker import brokers, context, one_broker
 
 EVERY_METADATA_VERSION = range(APIS[3].min_version, APIS[3].max_version + 1)
@@ -40,8 +44,22 @@ async def test_api_versions_tells_exactly_what_has_a_handler() -> None:
             assert answer.error_code == 0
             told = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
             assert told == {key: (APIS[key].min_version, APIS[key].max_version) for key in broker.handlers}
-            assert answer.finalized_features == answer.supported_features == []
-            assert answer.finalized_features_epoch == -1 and not answer.zk_migration_ready
+            assert not answer.zk_migration_ready
+
+
+async def test_the_one_feature_is_the_level_of_the_state() -> None:
+    async with one_broker() as broker:
+        request = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
+        for version in (3, 4):
+            answer = await broker.call(18, request, version)
+            ((supported,), (finalized,)) = answer.supported_features, answer.finalized_features
+            assert (supported.name, supported.min_version, supported.max_version) == ("lakestream.level", 1, NEWEST)
+            level = broker.replica.state.level
+            assert (finalized.name, finalized.min_version_level, finalized.max_version_level) == (
+                "lakestream.level", level, level,
+            )  # fmt: skip
+            assert answer.finalized_features_epoch == level
+        assert (await broker.call(18, request, 2)).supported_features == []
 
 
 async def test_api_versions_refuses_a_software_name_that_is_none() -> None:
@@ -231,13 +249,14 @@ async def test_what_cannot_be_known_or_made_now_is_worth_another_try() -> None:
 async def test_ten_thousand_partitions_are_described_once_and_then_remembered() -> None:
     async with brokers(3) as (broker, other, _):
         await broker.create("big", partitions=10_000, replication=3)
-        first = await broker.handlers[3](context(3, 13), named("big"))
-        again = await broker.handlers[3](context(3, 13), named("big"))
-        assert len(first.topics[0].partitions) == 10_000
-        assert again.topics[0].partitions is first.topics[0].partitions
+        cache, big = broker.metadata._partitions, broker.replica.state.topics.by_name["big"]
+        assert len((await broker.call(3, named("big"))).topics[0].partitions) == 10_000
+        first = await cache.of(big, (0, 1, 2))
+        await broker.call(3, named("big"))
+        assert await cache.of(big, (0, 1, 2)) is first
         await other.replica.propose(Leave())
         await broker.replica.catch_up()
-        moved = await broker.handlers[3](context(3, 13), named("big"))
+        moved = await broker.call(3, named("big"))
         assert {partition.leader_id for partition in moved.topics[0].partitions} == {0, 2}
 
 
@@ -264,3 +283,66 @@ async def test_describe_cluster_knows_no_controllers() -> None:
         for endpoint, code in ((2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)):
             answer = await broker.call(60, DescribeClusterRequest(endpoint_type=endpoint))
             assert answer.error_code == code and answer.error_message
+
+
+class HandClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+def test_a_bucket_gives_so_many_a_minute_and_as_many_at_once() -> None:
+    clock = HandClock()
+    bucket = TokenBucket(clock, 60)
+    assert [bucket.take(50), bucket.take(50)] == [50, 10]
+    clock.now += 2.5
+    assert [bucket.take(50), bucket.take(1)] == [2, 0]
+    clock.now += 3600
+    assert bucket.take(1000) == 60
+
+
+async def test_topics_made_by_asking_are_bounded_in_each_request_and_over_time() -> None:
+    async with one_broker() as broker:
+        clock = HandClock()
+        maker = TopicMaker(broker.replica, {"num.partitions": "1"}, Random(1), TokenBucket(clock, 6), per_request=4)
+        broker.handlers.update(MetadataApis(broker.replica, maker, lambda: ()).handlers())
+
+        async def made(*names: str) -> list[int]:
+            answer = await broker.call(3, named(*names))
+            assert {one.error_code for one in answer.topics} <= {0, ErrorCode.LEADER_NOT_AVAILABLE}
+            return [one.error_code == 0 for one in answer.topics]
+
+        asked = [f"t{number}" for number in range(9)]
+        assert sum(await made(*asked)) == 4
+        assert sum(await made(*asked)) == 6, "those that are there, and what is left for this minute"
+        assert sum(await made(*asked)) == 6
+        clock.now += 30
+        assert sum(await made(*asked)) == 9
+
+
+async def test_metadata_of_very_many_partitions_leaves_others_their_turn() -> None:
+    async with one_broker() as broker:
+        await broker.create("wide", partitions=20_000)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        first = await broker.call(3, named("wide"))
+        task.cancel()
+        assert turns > 20
+        again = await broker.call(3, MetadataRequest(topics=None))
+        for answer in (first, again):
+            assert [one.partition_index for one in answer.topics[0].partitions] == list(range(20_000))
+            assert {one.leader_id for one in answer.topics[0].partitions} == {0}

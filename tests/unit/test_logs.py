@@ -55,3 +55,15 @@ def test_an_exception_is_one_field_of_the_line() -> None:
 
 def test_people_see_level_event_and_fields() -> None:
     assert "warning" in (text := written("human", tick=9)) and "tick=9" in text
+
+
+@pytest.mark.parametrize("form", ["json", "logfmt", "human"])
+def test_control_characters_of_a_client_stay_inside_their_value(form: str) -> None:
+    stream = io.StringIO()
+    logs.configure("info", form, {}, stream)
+    evil = "x\x1b[2Jy\nlevel=error\x9b\u2028\u202e\x7f"
+    logging.getLogger("lakestream.test").warning("topic %s", evil, extra={"topic": evil})
+    said = stream.getvalue()
+    assert said.count("\n") == 1 and len(said.splitlines()) == 1
+    without_color = said.replace("\x1b[33m", "").replace("\x1b[2m", "").replace("\x1b[0m", "")
+    assert without_color.rstrip("\n").isprintable() and "\\u001b[2Jy" in said

@@ -2,6 +2,8 @@
 
 import pytest
 
+from lakestream.model import state as state_module
+from lakestream.model.state import State
 from lakestream.pipeline.freshness import ENABLED, FRESHNESS, RETRY_MAX_S, Freshness, FreshnessLimits
 from tests.pipeline_world import World
 
@@ -34,7 +36,7 @@ def test_much_to_do_is_due_at_once() -> None:
     assert freshness.due(world.state, 100.0, 0.5)[0] == [a]
 
 
-def test_each_topic_has_its_own_freshness_and_may_opt_out() -> None:
+def test_each_topic_has_its_own_freshness_and_may_opt_out_C8() -> None:
     world, freshness = World(), Freshness(LIMITS)
     quick, never = world.topic("quick"), world.topic("never")
     configure(world, quick, FRESHNESS, "100")
@@ -95,3 +97,21 @@ def test_a_deleted_topic_is_forgotten() -> None:
     freshness.look(world.state, 100.0)
     world.delete(a)
     assert freshness.due(world.state, 200.0, 0.0) == ([], float("inf"))
+
+
+def test_a_state_that_nobody_looks_at_names_no_more_moved_streams_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_module, "MOVED_MAX", 10)
+    world = World()
+    a, b = world.topic("a"), world.topic("b")
+    world.append((b, 0, 1, 10))
+    for _ in range(50):
+        world.append((a, 0, 1, 10))
+    assert len(world.state.moved) <= 10 and world.state.all_moved
+    freshness = Freshness(LIMITS)
+    freshness.look(State(), 99.0)
+    freshness._state, freshness._scanned = world.state, 99.0
+    assert freshness.due(world.state, 100.0, 0.0)[1] < float("inf")
+    assert freshness.due(world.state, 200.0, 0.0)[0] == [a, b], "those that were not named are found too"
+    assert not world.state.all_moved

@@ -1,6 +1,7 @@
 """Landing: WAL to committed rows, once each, whatever dies, fails or comes in between."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from lakestream.model.catalog import CommitTables, TableChange
 from lakestream.model.records import Record, encode_batch
 from lakestream.model.streams import Stream
 from lakestream.model.wal_object import wal_key
+from lakestream.pipeline import driver as driver_module
 from lakestream.pipeline.freshness import ENABLED, FRESHNESS
 from lakestream.pipeline.land import HELD_BY_US
 from lakestream.pipeline.planner import RoundLimits
@@ -364,5 +366,54 @@ async def test_a_round_is_due_by_itself_and_soon(tmp_path: Path) -> None:
         assert asyncio.get_running_loop().time() - began < 10
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+    await pipeline.stop()
+    await broker.stop()
+
+
+async def test_of_many_topics_some_are_committed_while_workers_write_files_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second job ends only when the topics of the first one are rows: one after the other it never would."""
+    monkeypatch.setattr(driver_module, "WAVE_TOPICS", 2)
+    waited: list[bool] = []
+
+    class Overlapping(Here):
+        def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
+            answers = super().run(work, tasks)
+            waited.append(not waited or landed.wait(30))
+            return answers
+
+    broker, pipeline, _ = await start_both(tmp_path, engine=Overlapping())
+    streams = [(await broker.topic(name))[0] for name in ("a", "b", "c", "d", "e")]
+    await fill(broker, *streams)
+    await pipeline.replica.catch_up()
+    landed, first = threading.Event(), streams[:2]
+
+    def look() -> None:
+        state = pipeline.replica.state
+        if all(state.streams.by_id[stream.id].landed == 10 for stream in first):
+            landed.set()
+
+    pipeline.replica.on_fold.append(look)
+    assert await pipeline.driver.drain() == 0
+    assert waited == [True, True, True]
+    assert all(pipeline.rows(stream.topic.name).num_rows == 10 for stream in streams)
+    await pipeline.stop()
+    await broker.stop()
+
+
+async def test_a_burst_of_many_topics_is_expected_to_take_long_and_is_begun_at_once(tmp_path: Path) -> None:
+    broker, pipeline, _ = await start_both(tmp_path)
+    driver = pipeline.driver
+    assert driver.expected_s(1) == driver.figures.round_s
+    expected = driver.expected_s(1000)
+    assert expected > driver.figures.round_s, "though all rounds before were short"
+    [stream] = await broker.topic("a")
+    await fill(broker, stream)
+    await pipeline.replica.catch_up()
+    state = pipeline.replica.state
+    assert driver.freshness.due(state, 100.0, driver.expected_s(1))[0] == []
+    assert driver.freshness.waiting == 1
+    assert driver.freshness.due(state, 100.1, expected)[0] == [stream.topic.id]
     await pipeline.stop()
     await broker.stop()

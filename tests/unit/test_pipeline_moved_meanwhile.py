@@ -18,6 +18,7 @@ from lakestream.model.batch import HEADER
 from lakestream.model.catalog import CommitTables, HoldTopic, TableChange
 from lakestream.model.commands import DeleteTopic
 from lakestream.pipeline.driver import TICK_S
+from lakestream.pipeline.holds import release_idle
 from lakestream.pipeline.land import HELD_BY_US
 from lakestream.stream.cache import Cache
 from lakestream.stream.history import History
@@ -163,7 +164,7 @@ async def test_a_topic_is_not_held_for_what_another_pipeline_landed(tmp_path: Pa
     await pipeline.driver.drain()
     for reason, after in ((f"{HELD_BY_US}too slow", ""), ("by a person", "by a person")):
         await pipeline.replica.propose(HoldTopic(topic_id, reason))
-        await pipeline.lander.release_idle()
+        await release_idle(pipeline.replica)
         assert pipeline.replica.state.catalog.landings[topic_id].held == after
     await pipeline.stop()
     await broker.stop()

@@ -1,12 +1,16 @@
 """The planner: what a round lands, and how it is divided among tasks (T18, T20)."""
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
+from typing import TypeVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.pipeline.planner import RoundLimits, Share, choose, divide, topic_work
+from lakestream.pipeline.planner import TURN_STREAMS, RoundLimits, Share, choose, choosing, divide, working
+from lakestream.stream.turns import Steps, at_once
 from tests.pipeline_world import World
 
 LIMITS = RoundLimits(round_bytes=1000, task_bytes=300, small_task_bytes=100, file_weight_bytes=10)
@@ -113,11 +117,71 @@ def test_a_merged_object_is_taken_before_the_younger_entries_behind_it() -> None
         world.append((a, 0, 1, 10), (a, 1, 1, 10))
     world.merge(a, 0)
     world.append((a, 0, 1, 10), (a, 1, 1, 10))
-    work = topic_work(world.state, a, 70, 100)
+    work = at_once(working(world.state, a, 70, LIMITS, {}))
+    assert work is not None
     for partition in (0, 1):
         taken = [one for one in work.slices if one.partition == partition]
         assert all(before.end == after.base for before, after in pairwise(taken))
         assert not taken or taken[0].base == 0
+
+
+def test_of_too_many_partitions_those_land_first_that_wait_for_longest() -> None:
+    world = World()
+    a = world.topic("a", 5)
+    for partition in (3, 1, 4, 0, 2):
+        world.append((a, partition, 1, 10))
+    world.append(*((a, partition, 1, 10) for partition in range(5)))
+    limits = replace(LIMITS, topic_partitions=2)
+    [work] = choose(world.state, [a], limits)
+    assert work.ranges == ((1, 0, 2), (3, 0, 2)), "a commit lands no more than so many partitions, each whole"
+
+
+T = TypeVar("T")
+
+
+def with_change(steps: Steps[T], change: Callable[[], None]) -> tuple[T, int]:
+    """The result where something happens in the first turn of others; and how many turns others had."""
+    turns = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, turns
+        if not turns:
+            change()
+        turns += 1
+
+
+def test_choosing_from_very_many_partitions_leaves_others_their_turn() -> None:
+    world = World()
+    a = world.topic("a", 5 * TURN_STREAMS)
+    world.append(*((a, partition, 1, 1) for partition in range(5 * TURN_STREAMS)))
+    limits = replace(LIMITS, round_bytes=1 << 30, topic_partitions=3 * TURN_STREAMS)
+    plan, turns = with_change(choosing(world.state, [a], limits), lambda: world.append((a, 0, 1, 1)))
+    assert turns >= 10 and len(plan.works[0].ranges) == 3 * TURN_STREAMS
+    assert {one.object for one in plan.works[0].slices} == plan.objects.keys()
+
+
+def test_a_topic_that_goes_while_a_round_is_chosen_is_left_out() -> None:
+    world = World()
+    a, b = world.topic("a", TURN_STREAMS), world.topic("b")
+    world.append((a, 0, 1, 10), (b, 0, 1, 10))
+    plan, turns = with_change(choosing(world.state, [a, b], LIMITS), lambda: world.delete(a))
+    assert turns and [work.topic_id for work in plan.works] == [b]
+
+
+def test_slices_are_those_of_one_moment_whatever_is_merged_while_they_are_ordered() -> None:
+    world = World()
+    a = world.topic("a")
+    for _ in range(2500):
+        world.append((a, 0, 1, 1))
+    before = dict(world.state.streams.objects)
+    plan, turns = with_change(
+        choosing(world.state, [a], replace(LIMITS, round_bytes=1 << 30)), lambda: world.merge(a)
+    )
+    [work] = plan.works
+    assert turns and len(work.slices) == 2500 and work.ranges == ((0, 0, 2500),)
+    assert all(plan.objects[one.object] is before[one.object] for one in work.slices)
 
 
 @settings(max_examples=60, deadline=None)

@@ -157,8 +157,8 @@ async def test_a_run_of_a_topic_near_its_share_is_answered_late_and_told_so_l20(
     world = await World.make()
     await world.send(requests(1))
     streams, topic = world.broker.replica.state.streams, world.broker.replica.state.topics.by_name["plain"]
-    streams.limit, streams.entries = 4000, 2000
-    topic.entries = 1100
+    streams.limit, streams.entries = 4000, 2100
+    topic.entries = 2100
     await world.send(requests(10))
     await asyncio.sleep(0.3)
     answers = world.answers()[1:]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.cli.serve import check_catalog
+from lakestream.ports import check_exposure
 from lakestream.settings import Settings, SettingsError, from_json, load, sqlite_path, table, to_json, unchosen_metadata
 
 
@@ -87,6 +88,8 @@ def test_values_may_be_written_as_people_write_them(tmp_path: Path, name: str, t
         ("data", "gs:///x", "names no bucket"),
         ("data", "az:x", "names no bucket"),
         ("broker_heartbeat_ms", "8000", "at least twice"),
+        ("umask", "rwx", "octal digits"),
+        ("umask", "777", "leave all to the owner"),
         ("group_min_session_timeout_ms", "2000000", "is above"),
     ],
 )
@@ -155,3 +158,16 @@ def test_a_catalog_that_nobody_knows_is_told_at_once(monkeypatch: pytest.MonkeyP
     check_catalog(Settings(tables=True, catalog="nosuch", catalog_properties="type=rest,uri=http://127.0.0.1:1"))
     monkeypatch.setenv("PYICEBERG_CATALOG__NOSUCH__URI", "http://127.0.0.1:1")
     check_catalog(Settings(tables=True, catalog="nosuch"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "broker.example.com", "[2001:db8::1]"])
+@pytest.mark.parametrize("name", ["kafka_host", "http_host"])
+def test_other_machines_are_let_in_only_where_the_operator_says_so(name: str, host: str) -> None:
+    with pytest.raises(SettingsError, match=rf"{name} = .*asks nobody for a password.*--allow-unauthenticated"):
+        check_exposure(Settings(**{name: host}))  # type: ignore[arg-type]
+    check_exposure(Settings(**{name: host}, allow_unauthenticated=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "a.localhost"])
+def test_the_own_machine_needs_no_such_word(host: str) -> None:
+    check_exposure(Settings(kafka_host=host, http_host=host))

@@ -89,7 +89,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def test_an_answer_has_table_and_tail_each_offset_once(world: World) -> None:
+async def test_an_answer_has_table_and_tail_each_offset_once_C8(world: World) -> None:
     assert world.broker.replica.state.streams.by_id[1].landed == 3
     found = await world.ask("select stream_partition, stream_offset, value from orders order by 1, 2")
     assert [row[:2] for row in found] == [(partition, offset) for partition in range(2) for offset in range(4)]

@@ -17,6 +17,7 @@ from lakestream.cli.main import cli
 from lakestream.cli.tables import AT_ONCE
 from lakestream.model.care import DONE, REQUESTS_MAX, NotePipeline, TellCare
 from lakestream.model.catalog import HoldTopic
+from lakestream.pipeline.care import quiet
 from lakestream.protocol.http.server import HttpServer
 from tests.care_world import CareWorld, start_world
 
@@ -57,6 +58,24 @@ async def test_one_table_is_described_partition_by_partition(world: CareWorld) -
     assert re.search(r"^freshness +5\.0 s$", result.output, re.MULTILINE)
     missing = await world.command("describe", "nothing")
     assert missing.exit_code != 0 and str(missing.exception) == "there is no topic 'nothing'"
+
+
+async def test_a_table_says_how_far_back_it_goes_and_what_its_snapshots_pin(world: CareWorld) -> None:
+    [stream] = await world.broker.topic("orders")
+    for _ in range(3):
+        await world.land(stream)
+    small = sum(path.stat().st_size for path in world.folder.rglob("*.parquet"))
+    [one] = json.loads((await world.command("describe", "orders", "--json")).output)["tables"]
+    assert (one["pinned_files"], one["pinned_bytes"], one["snapshots"]) == (0, 0, 3)
+    await world.jobs.optimize(stream.topic.id, quiet, asked=True)
+    [one] = json.loads((await world.command("describe", "orders", "--json")).output)["tables"]
+    assert (one["pinned_files"], one["pinned_bytes"], one["snapshots"]) == (3, small, 4)
+    assert one["pinned_metadata_bytes"] > 0 and one["oldest_snapshot_ms"] <= one["committed_ms"]
+    shown = (await world.command("describe", "orders")).output
+    assert re.search(r"^pinned bytes +[0-9.]+ (bytes|KB)$", shown, re.MULTILINE)
+    assert re.search(r"^oldest snapshot +[0-9.]+ s ago$", shown, re.MULTILINE)
+    listed = (await world.command("list")).output
+    assert "HISTORY" in listed.splitlines()[0] and "pinned" not in listed
 
 
 async def test_options_of_the_group_count_for_its_commands_unless_they_have_their_own(world: CareWorld) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+from lakestream.data.tables.metadata_names import unpacked
 from lakestream.data.tables.topic_table import MAKER_PROPERTY
 from lakestream.errors import LakestreamError, Retry, Unknown
 from lakestream.model.catalog import CommitTables
@@ -91,7 +92,7 @@ async def test_what_is_bound_or_somebody_elses_stays(tmp_path: Path) -> None:
     await world.pipeline.replica.catch_up()
     await world.pipeline.lander.make_tables()
     bound = world.pipeline.replica.state.catalog.of_topic(topic_id)
-    assert bound is not None and MAKER_PROPERTY.encode() in world.pipeline.store.get(bound.location)
+    assert bound is not None and MAKER_PROPERTY.encode() in unpacked(world.pipeline.store.get(bound.location))
     place = bound.location.partition("/streams/")[0] + "/streams"
     theirs = f"{place}/theirs-1/metadata/00000-x.metadata.json"
     dropped = bound.location.replace("/empty-", "/dropped-")

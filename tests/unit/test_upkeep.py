@@ -9,8 +9,10 @@ from lakestream.clock import SystemClock
 from lakestream.errors import Retry
 from lakestream.interfaces import StoredObject
 from lakestream.metadata.membership import Membership, Timing
-from lakestream.model.commands import LEVEL, Heartbeat, Register
+from lakestream.model.commands import Heartbeat, Register
+from lakestream.model.levels import NEWEST
 from lakestream.model.wal_object import merged_prefix, wal_prefix
+from lakestream.stream.long_topics import LongTopics
 from lakestream.stream.upkeep import Schedule, Upkeep
 from tests.upkeep_world import CLUSTER, GRACE_MS, START_MS, Broker, World
 
@@ -18,7 +20,7 @@ OFTEN = Schedule(collect_s=0.01, retention_s=0.01, move_s=0.01)
 
 
 async def joined(broker: Broker) -> Membership:
-    about = Register(b"", "", "broker", "here", 9092, "", 1, LEVEL)
+    about = Register(b"", "", "broker", "here", 9092, "", 1, NEWEST)
     membership = Membership(broker.replica, SystemClock(), Random(3), about, Timing())
     membership.settled = lambda: (broker.appender.settled(), broker.mover.settled())
     await membership.join()
@@ -26,7 +28,7 @@ async def joined(broker: Broker) -> Membership:
 
 
 def upkeep_of(broker: Broker, membership: Membership) -> Upkeep:
-    return Upkeep(membership, broker.collector, broker.retention, broker.mover, OFTEN)
+    return Upkeep(membership, broker.collector, broker.retention, broker.mover, OFTEN, LongTopics(broker.replica))
 
 
 async def pass_ms(broker: Broker, passed_ms: int) -> None:

@@ -220,3 +220,22 @@ def test_directories_are_durable_from_the_root_down_and_again_when_somebody_repl
     synced.clear()
     directories.open("a/b/e")
     assert synced == [tmp_path, a, b]
+
+
+def test_a_directory_that_was_durable_is_not_synced_again_unless_another_one_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand tables have more directories than are held open, and every round comes back to them."""
+    monkeypatch.setattr(synced_files, "MAX_OPEN_DIRECTORIES", 1)
+    directories = synced_files.Directories(tmp_path, known_max=10)
+    directories.open("a/b")
+    directories.open("a/c")
+    synced: list[Path] = []
+    monkeypatch.setattr(synced_files, "sync_directory", synced.append)
+    directories.open("a/b")
+    directories.open("a/c")
+    assert synced == []
+    (tmp_path / "a" / "b").rename(tmp_path / "a" / "old")
+    (tmp_path / "a" / "b").mkdir()
+    directories.open("a/b")
+    assert synced == [tmp_path / "a"]

@@ -18,7 +18,7 @@ from lakestream.data.tables.schema import ARROW_SCHEMA
 from lakestream.errors import Corrupt, Rejected
 from lakestream.interfaces import Buffer
 from lakestream.model import table_columns, table_kernels
-from lakestream.model.batch import CHECKED_POSITION, CODEC_MASK, CONTROL, CRC_POSITION, HEADER_SIZE
+from lakestream.model.batch import CHECKED_POSITION, CODEC_MASK, CONTROL, CRC_POSITION, HEADER_SIZE, LOG_APPEND_TIME
 from lakestream.model.compression import decompress
 from lakestream.model.pointers import address_of
 from lakestream.model.records import MAX_DECODED_BYTES
@@ -57,7 +57,8 @@ class WalSlice(NamedTuple):
     """Batches of one partition in ascending order, out of the WAL.
 
     With `base_offset` STAMPED they carry their own offsets (merged objects); else they count on from it, whatever they
-    carry (tick objects). Records outside [first, end) are left out.
+    carry (tick objects). Records outside [first, end) are left out. `append_ms` is the append time of batches that a
+    broker stamped; None if they say it themselves.
     """
 
     partition: int
@@ -65,6 +66,7 @@ class WalSlice(NamedTuple):
     data: Buffer
     first: int = 0
     end: int = END_OF_LOG
+    append_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,8 @@ def _open(one: WalSlice) -> _Opened:
         stored = int.from_bytes(view[start + CRC_POSITION : start + CHECKED_POSITION], "big")
         if stored != crc(view[start + CHECKED_POSITION : start + length]):
             raise Corrupt(f"partition {one.partition}, offset {bases[index]}: the CRC of a batch does not match")
+    if one.append_ms is not None:
+        lines[lines[:, B_ATTRIBUTES] & LOG_APPEND_TIME != 0, B_MAX_TIMESTAMP] = one.append_ms
     return _Opened(one, lines, bases)
 
 

@@ -72,7 +72,7 @@ def _main_moves(old: Json, new: Json) -> bool:
     if before == after:
         return False
     if after is None:
-        raise Refused("a stream's table is not emptied, replaced or rolled back: delete the rows, or the topic")
+        raise Refused(f"{MAIN} of a stream's table is not removed or replaced: delete the rows, or the topic")
     if before is not None and before not in ancestors(new, after):
         if snapshot_of(old, after) is None:
             raise Conflict(f"{MAIN} has moved on to {before}: the commit has to be made on top of it")

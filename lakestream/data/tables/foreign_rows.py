@@ -91,6 +91,18 @@ def judge_rows(
     )
 
 
+def judge_aside(store: TableStore, folder: str, snapshot: Json) -> None:
+    """A snapshot beside `main`, on a branch say: its rows are its own affair, but its files are the table's only.
+
+    When it expires, what it alone leads to is deleted. Raises Refused; Retry, Missing or Corrupt if it cannot be read.
+    """
+    manifests: dict[str, list[File]] = {}
+    found = contents(store, snapshot, manifests)
+    for path in sorted({snapshot["manifest-list"], *manifests, *found.data, *found.deletes}):
+        if not within(folder, path):
+            raise Refused(f"a stream's table has all its files in its own folder {folder}, and {path} is not")
+
+
 def contents(store: TableStore, snapshot: Json, known: dict[str, list[File]]) -> Contents:
     """The live files of a snapshot. Raises Refused if they are not what a stream can be read from."""
     place = snapshot.get("manifest-list")

@@ -14,7 +14,8 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-from lakestream.data.tables.expiry import Reading, to_expire, unreachable
+from lakestream.data.tables.expiry import Reading, own_files, own_versions, to_expire, unreachable
+from lakestream.data.tables.history import History
 from lakestream.data.tables.live_files import LiveFiles, live_files
 from lakestream.data.tables.lru import Lru
 from lakestream.data.tables.manifest_merge import to_merge
@@ -34,6 +35,7 @@ from lakestream.data.tables.manifests import (
     write_manifest,
     write_manifest_list,
 )
+from lakestream.data.tables.metadata_names import metadata_ending, packed, unpacked
 from lakestream.data.tables.progress import (
     PROGRESS_PROPERTY,
     Range,
@@ -54,9 +56,11 @@ from lakestream.data.tables.table_metadata import (
     with_snapshot,
     without_snapshots,
 )
-from lakestream.data.tables.topic_table import METADATA_VERSIONS
+from lakestream.data.tables.topic_table import CLEAN_UP, versions_max
 from lakestream.errors import Missing, Retry
 
+ID_CHANCE = 1_000_000
+ID_TIME_MAX = (2**63 - 1) // ID_CHANCE - 1
 LISTED_MANIFESTS_MAX = 20_000
 TABLE_BYTES_MAX = 64 * 1024 * 1024
 """Metadata files, parsed, of tables that were committed to last."""
@@ -77,6 +81,7 @@ class Commit:
     """Files that nobody can reach once the commit has won; to be deleted after a grace (T11)."""
     manifests: tuple[ManifestFile, ...]
     metadata_bytes: int
+    """Of the metadata, unpacked."""
     requirements: tuple[dict[str, Any], ...]
     updates: tuple[dict[str, Any], ...]
     """The same in the words of Iceberg's REST protocol, for other catalogs."""
@@ -89,8 +94,16 @@ class Stale(Retry):
 class Committer:
     """Prepares commits on tables below one store. Blocking; for threads. Safe to use for several tables at once."""
 
-    def __init__(self, store: TableStore, chance: random.Random, owner: Callable[[], str] = lambda: "") -> None:
-        """`owner` goes into the names of manifests and lists, so that what it left behind can be told later (T12)."""
+    def __init__(
+        self, store: TableStore, chance: random.Random, owner: Callable[[], str] = lambda: "",
+        history: History | None = None,
+    ) -> None:  # fmt: skip
+        """`owner` goes into the names of manifests and lists, so that what it left behind can be told later (T12).
+
+        `history`: which snapshots stay; without it all do that are not too old. In another catalog that is so always:
+        it forgets the log of snapshots before one that goes, and with it what there was at a time.
+        """
+        self.history = history
         self._files = RecentFiles(store)
         self._chance = chance
         self._owner = owner
@@ -113,15 +126,15 @@ class Committer:
         """Raises Missing or Corrupt."""
         found = self._tables.get(metadata_location)
         if found is None:
-            data = self._files.get(metadata_location)
+            data = unpacked(self._files.get(metadata_location))
             found = Table(metadata_location, TableMetadata.parse(data))
             self._tables.put(metadata_location, found, len(data))
         return found
 
     def create(self, metadata: TableMetadata) -> Table:
         """Write the first metadata file of a table (topic_table.py makes one)."""
-        table = Table(metadata_uri(self._chance, metadata.location, 0), metadata)
-        self._files.put_all({table.metadata_location: metadata.encode()})
+        table = Table(metadata_uri(self._chance, metadata, 0), metadata)
+        self._files.put_all({table.metadata_location: packed(metadata.encode(), metadata.properties)})
         return table
 
     def append(
@@ -143,7 +156,7 @@ class Committer:
         metadata = table.metadata
         progress = unpack_progress(metadata.properties[PROGRESS_PROPERTY])
         properties = {PROGRESS_PROPERTY: pack_progress(advance(progress, ranges))}
-        work = _Work(self._files, self._chance, table, now_ms, self._owner())
+        work = self._work(table, now_ms)
         manifests = self._manifests(metadata)
         home, added_spec = work.unpartitioned()
         joined = to_merge(manifests, home.spec_id)
@@ -177,7 +190,7 @@ class Committer:
         `operation` "delete" and no files rows go for good (retention, T21).
         """
         check_base(table.metadata, base_snapshot_id)
-        work = _Work(self._files, self._chance, table, now_ms, self._owner())
+        work = self._work(table, now_ms)
         manifests, gone = work.remove(self._manifests(table.metadata), removed)
         if len(gone) != len(removed):
             raise Stale(f"{len(removed) - len(gone)} files to be replaced are not in the table any more")
@@ -198,10 +211,11 @@ class Committer:
         write_metadata: bool = True,
     ) -> Commit | None:  # fmt: skip
         """Forget old snapshots, without a new one; None if there are none. `older_than_ms`: else as the table says."""
-        expired = to_expire(table.metadata, now_ms, protected, older_than_ms)
+        history = self.history if write_metadata else None
+        expired = to_expire(table.metadata, now_ms, protected, older_than_ms, history)
         if not expired:
             return None
-        work = _Work(self._files, self._chance, table, now_ms, self._owner())
+        work = self._work(table, now_ms)
         return work.forget(expired, self._manifests(table.metadata), write_metadata)
 
     def live_files(self, table: Table, snapshot_id: int | None = None) -> LiveFiles:
@@ -209,6 +223,9 @@ class Committer:
         metadata = table.metadata
         head = metadata.current if snapshot_id is None else metadata.snapshot(snapshot_id)
         return live_files(head, self._files.get_all)
+
+    def _work(self, table: Table, now_ms: int) -> "_Work":
+        return _Work(self._files, self._chance, table, now_ms, self._owner(), self.history)
 
     def _kept(self, commit: Commit) -> Commit:
         """What we just wrote need not be read and parsed for the next commit."""
@@ -244,18 +261,22 @@ class _Work:
     """One commit in the making: its numbers, and the files that it will write."""
 
     def __init__(
-        self, files: RecentFiles, chance: random.Random, table: Table, now_ms: int, owner: str = ""
-    ) -> None:
+        self, files: RecentFiles, chance: random.Random, table: Table, now_ms: int, owner: str,
+        history: History | None,
+    ) -> None:  # fmt: skip
+        self._history = history
         self._store = files
         self._chance = chance
         self._table = table
         self._metadata = table.metadata
-        numbers = (chance.getrandbits(63) for _ in count())
-        self.snapshot_id = next(number for number in numbers if number and self._metadata.snapshot(number) is None)
         self._sequence = self._metadata.last_sequence_number + 1
         # Engines refuse a snapshot that is older than the one before it; a machine's clock may be.
         before = max((head.timestamp_ms for head in self._metadata.snapshots[-1:]), default=0)
         self._now_ms = max(now_ms, before, int(self._metadata.value("last-updated-ms", 0)))
+        # Ids that begin with the time are as good as any, and a metadata file full of them is smaller when packed.
+        first = min(self._now_ms, ID_TIME_MAX) * ID_CHANCE
+        numbers = (first + chance.randrange(ID_CHANCE) for _ in count())
+        self.snapshot_id = next(number for number in numbers if number and self._metadata.snapshot(number) is None)
         self._name = f"{owner}-{_uuid(chance)}" if owner else _uuid(chance)
         self._owner = owner
         self._files: dict[str, bytes] = {}
@@ -329,7 +350,7 @@ class _Work:
         ending = f"1-{self._owner}" if self._owner else "1"
         list_path = f"{metadata.location}/metadata/snap-{self.snapshot_id}-{ending}.avro"
         self._files[list_path] = write_manifest_list(manifests, self.snapshot_id, parent, self._sequence, self._sync())
-        expired = to_expire(metadata, self._now_ms, protected)
+        expired = to_expire(metadata, self._now_ms, protected, history=self._history if write_metadata else None)
         obsolete = self._unreachable(expired, manifests)
         snapshot: dict[str, Any] = {
             "snapshot-id": self.snapshot_id,
@@ -344,16 +365,13 @@ class _Work:
         change = SnapshotChange(snapshot, properties, expired)
         base = metadata if added_spec is None else _with_spec(metadata, added_spec)
         after, old_versions = with_snapshot(
-            Table(self._table.metadata_location, base), change, self._now_ms, METADATA_VERSIONS
+            Table(self._table.metadata_location, base), change, self._now_ms, versions_max(metadata.properties)
         )
-        location = ""
-        data = after.encode()
+        location, data = "", after.encode()
         if write_metadata:
-            location = metadata_uri(
-                self._chance, metadata.location, _version_of(self._table.metadata_location) + 1
-            )
-            self._files[location] = data
-            obsolete += old_versions
+            location = self._next_place(after)
+            self._files[location] = packed(data, after.properties)
+            obsolete += self._own(old_versions)
         self._store.put_all(self._files)
         return Commit(
             base=self._table.metadata_location,
@@ -371,13 +389,13 @@ class _Work:
         """The table without some old snapshots."""
         metadata = self._metadata
         obsolete = self._unreachable(expired, manifests)
-        after, old_versions = without_snapshots(self._table, expired, self._now_ms, METADATA_VERSIONS)
-        location = ""
-        data = after.encode()
+        limit = versions_max(metadata.properties)
+        after, old_versions = without_snapshots(self._table, expired, self._now_ms, limit)
+        location, data = "", after.encode()
         if write_metadata:
-            location = metadata_uri(self._chance, metadata.location, _version_of(self._table.metadata_location) + 1)
-            self._store.put_all({location: data})
-            obsolete += old_versions
+            location = self._next_place(after)
+            self._store.put_all({location: packed(data, after.properties)})
+            obsolete += self._own(old_versions)
         return Commit(
             base=self._table.metadata_location,
             table=Table(location, after),
@@ -390,6 +408,15 @@ class _Work:
             updates=({"action": "remove-snapshots", "snapshot-ids": sorted(expired)},),
         )
 
+    def _next_place(self, after: TableMetadata) -> str:
+        return metadata_uri(self._chance, after, _version_of(self._table.metadata_location) + 1)
+
+    def _own(self, versions: Sequence[str]) -> list[str]:
+        """Of metadata files that nobody mentions any more, those that are this table's and may go."""
+        if self._metadata.properties.get(CLEAN_UP, "").lower() != "true":
+            return []
+        return own_versions(self._metadata.location, versions)
+
     def _unreachable(self, expired: frozenset[int], manifests: list[ManifestFile]) -> list[str]:
         metadata = self._metadata
         reading = Reading(
@@ -398,7 +425,7 @@ class _Work:
             lambda snapshot_id: is_our_append(metadata.summary(snapshot_id)),
         )
         try:
-            return unreachable(metadata, expired, manifests, reading)
+            return own_files(metadata.location, unreachable(metadata, expired, manifests, reading))
         except Missing:
             # A file of a snapshot that stays is gone. That is for others to tell; here it only means: delete nothing.
             return []
@@ -411,9 +438,10 @@ class _Work:
         return [read_manifest(data, listed) for data, listed in zip(found, manifests, strict=True)]
 
 
-def metadata_uri(chance: random.Random, location: str, version: int) -> str:
-    """A name for a new metadata file; engines read the version out of it."""
-    return f"{location}/metadata/{version:05d}-{_uuid(chance)}.metadata.json"
+def metadata_uri(chance: random.Random, metadata: TableMetadata, version: int) -> str:
+    """A name for a new metadata file; engines read the version and the packing out of it."""
+    ending = metadata_ending(metadata.properties)
+    return f"{metadata.location}/metadata/{version:05d}-{_uuid(chance)}{ending}"
 
 
 def _uuid(chance: random.Random) -> str:

@@ -6,11 +6,13 @@ This blocks; it is called from threads.
 import logging
 import re
 from collections import OrderedDict
+from collections.abc import Mapping
 from random import Random
 from threading import Lock
 from uuid import UUID
 
-from lakestream.data.tables.metadata_json import MAX_METADATA_BYTES, parse, render
+from lakestream.data.tables.metadata_json import parse, render
+from lakestream.data.tables.metadata_names import METADATA_BYTES_MAX, metadata_ending, packed, unpacked
 from lakestream.data.tables.metadata_schema import Json
 from lakestream.data.tables.store import TableStore
 from lakestream.errors import Corrupt, LakestreamError, Retry, Unknown
@@ -32,31 +34,47 @@ class MetadataFiles:
         self._bytes = 0
 
     def read(self, location: str) -> bytes:
-        """The file as it is. Raises Missing, Retry, or Rejected if the place is outside the store."""
+        """The file's JSON. Raises Missing, Corrupt, Retry, or Rejected if the place is outside the store."""
         with self._lock:
             known = self._remembered.get(location)
             if known is not None:
                 self._remembered.move_to_end(location)
                 return known
         data = self._store.get(location)
-        if len(data) > MAX_METADATA_BYTES:
+        if len(data) > METADATA_BYTES_MAX:
             raise Corrupt(f"{location} is too large for a table's metadata")
+        data = unpacked(data)
         self._remember(location, data)
         return data
+
+    def read_present(self, location: str) -> bytes:
+        """As `read`, and surely still there. Raises Missing also if the file is remembered and was deleted since."""
+        with self._lock:
+            remembered = location in self._remembered
+        if remembered:
+            self._store.read(location, [(0, 1)])
+        return self.read(location)
 
     def load(self, location: str) -> Json:
         return parse(self.read(location))
 
     def write(self, metadata: Json, previous: str) -> tuple[str, bytes]:
-        """A new file beside the others: where it is, and its bytes. Raises Retry if it failed; nobody refers to it."""
+        """A new file beside the others: where it is, and its JSON. Raises Retry if it failed; nobody refers to it."""
+        folder, number = f"{metadata['location']}/metadata", len(metadata["metadata-log"])
+        return self.place(folder, previous, render(metadata), number, metadata["properties"])
+
+    def place(
+        self, folder: str, previous: str, data: bytes, version: int = 0, properties: Mapping[str, str] | None = None
+    ) -> tuple[str, bytes]:
+        """A new file in this folder, numbered after the previous one, or with this number; packed if they say so."""
+        told = properties or {}
         name = previous.rpartition("/")[2]
         found = _VERSION.match(name)
-        version = int(found[1]) + 1 if found else len(metadata["metadata-log"])
+        version = int(found[1]) + 1 if found else version
         unique = UUID(int=self._random.getrandbits(128), version=4)
-        location = f"{metadata['location']}/metadata/{version:05d}-{unique}.metadata.json"
-        data = render(metadata)
+        location = f"{folder}/{version:05d}-{unique}{metadata_ending(told)}"
         try:
-            self._store.put(location, data)
+            self._store.put(location, packed(data, told))
         except Unknown as error:
             raise Retry(str(error)) from error
         self._remember(location, data)

@@ -4,12 +4,12 @@ It works on plain dictionaries, so what it does not look at (fields of a newer f
 `Invalid` means that a request can never work, `Conflict` that the table is another one by now.
 """
 
-import gzip
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from lakestream.data.tables.metadata_names import unpacked
 from lakestream.data.tables.metadata_schema import (
     FIRST_PARTITION_ID,
     Invalid,
@@ -27,7 +27,6 @@ from lakestream.errors import Corrupt
 MAIN = "main"
 NEWEST_VERSION = 3
 DEFAULT_VERSION = 2
-MAX_METADATA_BYTES = 256 * 1024 * 1024
 
 
 class Conflict(Exception):
@@ -40,16 +39,14 @@ class Conflict(Exception):
 def parse(data: bytes | bytearray) -> Json:
     """The metadata of a file, of any format version, with what old ones leave out filled in. Raises Corrupt."""
     try:
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        metadata = msgspec.json.decode(data)
+        metadata = msgspec.json.decode(unpacked(bytes(data)))
         return complete(need(metadata, dict, "the metadata"))
-    except (msgspec.MsgspecError, Invalid, OSError, EOFError, ValueError, RecursionError) as error:
+    except (msgspec.MsgspecError, Invalid, ValueError, RecursionError) as error:
         raise Corrupt(f"not a table's metadata: {error}") from error
 
 
 def render(metadata: Json) -> bytes:
-    """The file's bytes. Version 1 has two fields of its own, for its readers."""
+    """The metadata as JSON, not packed. Version 1 has two fields of its own, for its readers."""
     if metadata["format-version"] == 1:
         fields = next(s["fields"] for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
         metadata = {**metadata, "schema": current_schema(metadata), "partition-spec": fields}
@@ -203,15 +200,20 @@ def ancestors(metadata: Json, snapshot_id: int | None) -> list[int]:
 _ASSERTED = {
     "assert-last-assigned-field-id": ("last-assigned-field-id", "last-column-id", "last assigned field id"),
     "assert-current-schema-id": ("current-schema-id", "current-schema-id", "current schema"),
-    "assert-last-assigned-partition-id": ("last-assigned-partition-id", "last-partition-id", "last partition id"),
+    "assert-last-assigned-partition-id": (
+        "last-assigned-partition-id", "last-partition-id", "last assigned partition id",
+    ),
     "assert-default-spec-id": ("default-spec-id", "default-spec-id", "default partition spec"),
     "assert-default-sort-order-id": ("default-sort-order-id", "default-sort-order-id", "default sort order"),
-}
+}  # fmt: skip
 """Of each: its field in the requirement, that in the metadata, and its name, which some clients look for."""
 
 
 def check_requirements(metadata: Json | None, requirements: Iterable[Any]) -> None:
-    """Raises Conflict if one is not met; `metadata` is None if there is no table."""
+    """Raises Conflict if one is not met; `metadata` is None if there is no table.
+
+    The messages are those of the reference implementation: engines look for them.
+    """
     for one in requirements:
         kind = need(need(one, dict, "a requirement").get("type"), str, "a requirement's type")
         if kind == "assert-create":
@@ -223,14 +225,31 @@ def check_requirements(metadata: Json | None, requirements: Iterable[Any]) -> No
         if metadata is None:
             raise Conflict("Requirement failed: table does not exist")
         if kind == "assert-table-uuid":
-            wanted, found = str(need(one.get("uuid"), str, "uuid")).lower(), metadata["table-uuid"].lower()
-            what = "table UUID"
+            check_uuid("UUID", one, metadata["table-uuid"])
         elif kind == "assert-ref-snapshot-id":
-            ref = metadata["refs"].get(need(one.get("ref"), str, "ref"))
-            wanted, found = one.get("snapshot-id"), ref["snapshot-id"] if ref else None
-            what = f"reference {one['ref']}"
+            _check_ref(metadata, one)
         else:
             name, field, what = _ASSERTED[kind]
             wanted, found = need(one.get(name), int, name), metadata[field]
-        if wanted != found:
-            raise Conflict(f"Requirement failed: {what} changed: expected {wanted} != {found}")
+            if wanted != found:
+                raise Conflict(f"Requirement failed: {what} changed: expected id {wanted} != {found}")
+
+
+def check_uuid(what: str, requirement: Json, found: str) -> None:
+    wanted = str(need(requirement.get("uuid"), str, "uuid")).lower()
+    if wanted != found.lower():
+        raise Conflict(f"Requirement failed: {what} does not match: expected {wanted} != {found.lower()}")
+
+
+def _check_ref(metadata: Json, requirement: Json) -> None:
+    name, wanted = need(requirement.get("ref"), str, "ref"), requirement.get("snapshot-id")
+    ref = metadata["refs"].get(name)
+    if ref is None:
+        if wanted is not None:
+            raise Conflict(f"Requirement failed: branch or tag {name} is missing, expected {wanted}")
+        return
+    kind, found = ref.get("type", "branch"), ref["snapshot-id"]
+    if wanted is None:
+        raise Conflict(f"Requirement failed: {kind} {name} was created concurrently")
+    if wanted != found:
+        raise Conflict(f"Requirement failed: {kind} {name} has changed: expected id {wanted} != {found}")

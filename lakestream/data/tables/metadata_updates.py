@@ -254,9 +254,8 @@ def _remove_ref(b: Build, update: Json) -> None:
 
 def _drop_refs(b: Build, names: set[str]) -> None:
     b.m["refs"] = {name: ref for name, ref in b.m["refs"].items() if name not in names}
-    if MAIN in names:
+    if MAIN in names:  # the snapshot log stays: a table that is replaced was another one before
         b.m["current-snapshot-id"] = None
-        b.m["snapshot-log"] = []
 
 
 def _remove_snapshots(b: Build, update: Json) -> None:

@@ -15,6 +15,7 @@ from lakestream.data.tables.iceberg import Stale
 from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.data.tables.topic_table import topic_schema
 from lakestream.errors import Exists, LakestreamError, Missing, Retry, Unknown
+from lakestream.redaction import Redactor, secrets_in
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -30,9 +31,9 @@ _URI = re.compile(r"[a-z][a-z0-9+.-]*:")
 class CatalogAddress:
     """Which catalog: a name in PyIceberg's configuration, or a URI; more properties; the namespace of the topics."""
 
-    catalog: str
+    catalog: str = field(repr=False)
     namespace: str = "streams"
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -84,7 +85,7 @@ class OtherCatalog:
             table = self._catalog().load_table(self._identifier(name))
             return Found(_plain(table.metadata_location), table)
 
-        return _asked(load, Retry)
+        return self._asked(load, Retry)
 
     def place_for(self, name: str, uuid: str) -> str:
         """Where a new table goes: where a REST catalog says, else to a folder of its own. Raises Retry.
@@ -103,7 +104,7 @@ class OtherCatalog:
             place = _plain(staged.table_metadata.location)
             return place if isinstance(catalog, RestCatalog) else f"{place}-{uuid}"
 
-        return _asked(ask, Retry)
+        return self._asked(ask, Retry)
 
     def create(self, name: str, metadata: TableMetadata) -> Found:
         """Make the table just so, field ids and all. Raises Exists, Retry, Unknown."""
@@ -120,7 +121,7 @@ class OtherCatalog:
             catalog.commit_table(staged, *_in_pyiceberg([{"type": "assert-create"}], updates))
 
         try:
-            _asked(create, Unknown)
+            self._asked(create, Unknown)
         except Stale as error:
             raise Exists(f"the catalog has a table {name} already") from error
         return self.load(name)
@@ -134,18 +135,22 @@ class OtherCatalog:
             response = self._catalog().commit_table(handle, *_in_pyiceberg(requirements, updates))
             return _plain(response.metadata_location)
 
-        return _asked(commit, Unknown)
+        return self._asked(commit, Unknown)
 
     def register(self, name: str, location: str) -> None:
         """Bring a table back by its metadata file. Raises Exists, Retry, Unknown."""
-        _asked(lambda: self._catalog().register_table(self._identifier(name), location), Unknown)
+        self._asked(lambda: self._catalog().register_table(self._identifier(name), location), Unknown)
 
     def drop(self, name: str) -> None:
         """The table and its files. Raises Missing, Retry, Unknown."""
-        _asked(lambda: self._catalog().purge_table(self._identifier(name)), Unknown)
+        self._asked(lambda: self._catalog().purge_table(self._identifier(name)), Unknown)
 
     def rename(self, name: str, to: str) -> None:
-        _asked(lambda: self._catalog().rename_table(self._identifier(name), self._identifier(to)), Unknown)
+        self._asked(lambda: self._catalog().rename_table(self._identifier(name), self._identifier(to)), Unknown)
+
+    def _asked(self, ask: Callable[[], T], otherwise: type[LakestreamError]) -> T:
+        """The answer; what we cannot name becomes `otherwise`. Errors are told without the catalog's secrets."""
+        return _asked(ask, otherwise, lambda text: Redactor(secrets_in(self.address.all_properties()))(text))
 
     def _catalog(self) -> "Catalog":
         with self._lock:
@@ -168,30 +173,29 @@ def _plain(location: str) -> str:
     return f"file://{location}" if location.startswith("/") else location.rstrip("/")
 
 
-def _asked(ask: Callable[[], T], otherwise: type[LakestreamError]) -> T:
-    """The answer; what we cannot name becomes `otherwise`."""
+def _asked(ask: Callable[[], T], otherwise: type[LakestreamError], redact: Callable[[str], str]) -> T:
     from pyiceberg import exceptions as known
 
     try:
         return ask()
     except (known.NoSuchTableError, FileNotFoundError) as error:
-        raise Missing(_told(error)) from error
+        raise Missing(_told(error, redact)) from error
     except known.TableAlreadyExistsError as error:
-        raise Exists(_told(error)) from error
+        raise Exists(_told(error, redact)) from error
     except known.CommitFailedException as error:
-        raise Stale(_told(error)) from error
+        raise Stale(_told(error, redact)) from error
     except (
         known.BadRequestError, known.ForbiddenError, known.UnauthorizedError, known.NotInstalledError,
         known.ServiceUnavailableError, known.TooManyRequestsError, known.NoSuchNamespaceError,
     ) as error:  # fmt: skip
-        raise Retry(_told(error)) from error
+        raise Retry(_told(error, redact)) from error
     except Exception as error:
         # Databases, HTTP clients and cloud libraries each have their own family of errors.
-        raise otherwise(_told(error)) from error
+        raise otherwise(_told(error, redact)) from error
 
 
-def _told(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
+def _told(error: Exception, redact: Callable[[str], str]) -> str:
+    lines = redact(str(error)).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 

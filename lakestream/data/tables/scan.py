@@ -133,7 +133,8 @@ def _read_tail(store: TableStore, piece: Piece) -> Iterator[pa.RecordBatch]:
         source = piece.objects[one.object]
         [data] = store.read(f"{piece.root}/{source.key}", [(one.position, one.length)])
         base = STAMPED if source.stamped else one.base
-        wanted = WalSlice(one.partition, base, data, max(one.first, piece.start), min(one.end, piece.end))
+        first, end = max(one.first, piece.start), min(one.end, piece.end)
+        wanted = WalSlice(one.partition, base, data, first, end, one.append_ms)
         for decoded in decode_pieces([wanted], piece_bytes=PIECE_BYTES):
             yield decoded.rows
 

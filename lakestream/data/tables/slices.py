@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from lakestream.model.append_times import AppendTimes
 from lakestream.model.streams import MERGED, Stream, WalObject
 from lakestream.model.wal_object import merged_key, wal_key
 
@@ -17,6 +18,8 @@ class Slice(NamedTuple):
     object: int
     position: int
     length: int
+    append_ms: int | None = None
+    """The append time of batches that a broker stamped; None if they say it themselves."""
 
     @property
     def end(self) -> int:
@@ -35,8 +38,11 @@ def source_of(cluster: str, one: WalObject) -> Source:
     return Source(named(cluster, one.member, one.epoch, one.tick), one.kind == MERGED)
 
 
-def slices_of(stream: Stream, wanted: int) -> Iterator[Slice]:
+def slices_of(stream: Stream, wanted: int, times: AppendTimes) -> Iterator[Slice]:
     """A stream's slices from an offset on; `object` is the number that the state knows it by."""
     for entry in stream.entries(wanted):
         first = max(entry.base, wanted)
-        yield Slice(stream.partition, entry.base, entry.records, first, entry.object, entry.position, entry.length)
+        yield Slice(
+            stream.partition, entry.base, entry.records, first, entry.object, entry.position, entry.length,
+            times.of(entry),
+        )  # fmt: skip

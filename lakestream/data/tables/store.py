@@ -20,6 +20,7 @@ from lakestream.model.reasons import Reason
 
 T = TypeVar("T")
 REQUESTS_AT_ONCE = 8
+FOLDERS_KNOWN_MAX = 50_000
 REQUEST_TIMEOUT_S = 120.0
 """For a whole request: a data file of 128 MB on a slow line takes a minute."""
 
@@ -94,7 +95,8 @@ class FolderTableStore:
     @cached_property
     def _placer(self) -> Placer:
         """Made for the first file: who only reads needs no right to write."""
-        return Placer(Directories(self._root), near if self._nameless else near_by_name)
+        # Tables and rounds never have the folder of another one.
+        return Placer(Directories(self._root, FOLDERS_KNOWN_MAX), near if self._nameless else near_by_name)
 
     def __repr__(self) -> str:
         return f"FolderTableStore({str(self._root)!r})"

@@ -7,10 +7,12 @@ are, so a commit costs the same with ten past ones and with a thousand. Fields t
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
+from lakestream.data.tables.metadata_names import unpacked
 from lakestream.errors import Corrupt
 
 MAIN = "main"
@@ -18,6 +20,17 @@ _NEEDED = ("table-uuid", "location", "last-sequence-number", "schemas", "current
 Part = msgspec.Raw | list[msgspec.Raw]
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw] | None)
+
+
+class SummaryHead(msgspec.Struct, frozen=True, gc=False):
+    """What a snapshot's summary says of who made it, and of what it did (summaries.py)."""
+
+    operation: str | None = None
+    ranges: str | None = msgspec.field(default=None, name="lakestream.ranges")
+    care: str | None = msgspec.field(default=None, name="lakestream.care")
+
+
+NO_SUMMARY = SummaryHead()
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, rename="kebab", gc=False):
@@ -28,12 +41,18 @@ class SnapshotHead(msgspec.Struct, frozen=True, rename="kebab", gc=False):
     sequence_number: int = 0
     parent_snapshot_id: int | None = None
     manifest_list: str = ""
+    summary: SummaryHead | None = None
+
+    @property
+    def told(self) -> SummaryHead:
+        return self.summary or NO_SUMMARY
 
 
 class _LogEntry(msgspec.Struct, frozen=True, rename="kebab"):
     snapshot_id: int
 
 
+_LOG_ENTRY = msgspec.json.Decoder(_LogEntry)
 _HEAD = msgspec.json.Decoder(SnapshotHead)
 _HEADS = msgspec.json.Decoder(list[SnapshotHead] | None)
 _NULL = msgspec.Raw(b"null")
@@ -55,7 +74,7 @@ class TableMetadata:
     def parse(cls, data: bytes) -> "TableMetadata":
         """Raises Corrupt if it is not the metadata of a table of format version 2."""
         try:
-            found = cls(_RAW.decode(data))
+            found = cls(_RAW.decode(unpacked(data)))
             version = found.value("format-version")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Corrupt(f"a table's metadata cannot be read: {error}") from error
@@ -158,6 +177,22 @@ class TableMetadata:
         return _items(self.fields.get("snapshot-log", _NULL))
 
     @cached_property
+    def log_ids(self) -> list[int]:
+        """The snapshots of the log; item i is of item i of `raw_log`."""
+        return [_LOG_ENTRY.decode(entry).snapshot_id for entry in self.raw_log]
+
+    @cached_property
+    def line(self) -> list[SnapshotHead]:
+        """What `main` was at, one after the other, up to what it is at now; nothing if the log does not tell that."""
+        ids = self.log_ids
+        places = dict(zip(ids, range(len(ids)), strict=True))
+        if len(places) != len(ids) or not ids or ids[-1] != self.current_snapshot_id:
+            return []
+        heads = [head for head in self.snapshots if head.snapshot_id in places]
+        ordered = all(places[one.snapshot_id] < places[two.snapshot_id] for one, two in pairwise(heads))
+        return heads if ordered else []
+
+    @cached_property
     def current(self) -> SnapshotHead | None:
         return None if self.current_snapshot_id is None else self.snapshot(self.current_snapshot_id)
 
@@ -218,7 +253,8 @@ def with_snapshot(
     new = msgspec.Raw(msgspec.json.encode(change.snapshot))
     raw_snapshots, heads = [*raw_snapshots, new], [*heads, _HEAD.decode(new)]
     entry = {"snapshot-id": snapshot_id, "timestamp-ms": change.snapshot["timestamp-ms"]}
-    raw_log = [*_log_after(before, change.expired), msgspec.Raw(msgspec.json.encode(entry))]
+    raw_log, log_ids = _log_after(before, change.expired)
+    raw_log, log_ids = [*raw_log, msgspec.Raw(msgspec.json.encode(entry))], [*log_ids, snapshot_id]
     versions = [*before.value("metadata-log", []), _version(table)]
     main = {**before.refs.get(MAIN, {}), "snapshot-id": snapshot_id, "type": "branch"}
     values: dict[str, Any] = {
@@ -231,7 +267,8 @@ def with_snapshot(
     if change.properties:
         values["properties"] = {**before.properties, **change.properties}
     after = before.replaced(values).with_lists(
-        {"snapshots": raw_snapshots, "snapshot-log": raw_log}, {"raw_snapshots": raw_snapshots, "snapshots": heads}
+        {"snapshots": raw_snapshots, "snapshot-log": raw_log},
+        {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
     )
     return after, [version["metadata-file"] for version in versions[:-keep_versions]]
 
@@ -249,9 +286,10 @@ def without_snapshots(
         "metadata-log": versions[-keep_versions:],
         "statistics": [each for each in before.value("statistics") or [] if each["snapshot-id"] not in expired],
     }
+    raw_log, log_ids = _log_after(before, expired)
     after = before.replaced(values).with_lists(
-        {"snapshots": raw_snapshots, "snapshot-log": _log_after(before, expired)},
-        {"raw_snapshots": raw_snapshots, "snapshots": heads},
+        {"snapshots": raw_snapshots, "snapshot-log": raw_log},
+        {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
     )
     return after, [version["metadata-file"] for version in versions[:-keep_versions]]
 
@@ -263,10 +301,9 @@ def _version(table: Table) -> dict[str, Any]:
     }
 
 
-def _log_after(before: TableMetadata, expired: frozenset[int]) -> list[msgspec.Raw]:
-    """The log without what lies before the last expired snapshot: a log with a hole would tell a wrong past."""
+def _log_after(before: TableMetadata, expired: frozenset[int]) -> tuple[list[msgspec.Raw], list[int]]:
+    """The log without the expired snapshots. Between two that stay, it tells of the older one (history.py)."""
     if not expired:
-        return before.raw_log
-    ids = [msgspec.json.decode(entry, type=_LogEntry).snapshot_id for entry in before.raw_log]
-    first = max((place + 1 for place, snapshot_id in enumerate(ids) if snapshot_id in expired), default=0)
-    return before.raw_log[first:]
+        return before.raw_log, before.log_ids
+    kept = [place for place, snapshot_id in enumerate(before.log_ids) if snapshot_id not in expired]
+    return [before.raw_log[place] for place in kept], [before.log_ids[place] for place in kept]

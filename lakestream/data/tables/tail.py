@@ -65,7 +65,8 @@ def describe_tail(state: State, topic_name: str, root: str) -> TopicTail:
         stream = state.streams.by_id[stream_id]
         landed = max(stream.landed, stream.start)
         bounds.append(PartitionBounds(stream.partition, stream.start, landed, stream.next))
-        for one, entry in zip(slices_of(stream, landed), stream.entries(landed), strict=True):
+        found = slices_of(stream, landed, state.streams.append_times)
+        for one, entry in zip(found, stream.entries(landed), strict=True):
             number = numbers.setdefault(one.object, len(numbers))
             slices.append(one._replace(object=number))
             times.append(entry.max_timestamp)

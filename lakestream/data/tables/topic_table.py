@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from lakestream.data.tables.metadata_names import CODEC_PROPERTY, GZIP, PLAIN
 from lakestream.data.tables.progress import PROGRESS_PROPERTY, pack_progress
 from lakestream.data.tables.table_metadata import TableMetadata
 
@@ -20,6 +21,8 @@ STREAM_ORDER = 0
 """None is declared, though our files are sorted: engines refuse to write to tables that declare one (decision 0005)."""
 ROW_GROUP_BYTES = 8 * 1024 * 1024
 SNAPSHOT_AGE_MS = 3_600_000
+CLEAN_UP = "write.metadata.delete-after-commit.enabled"
+VERSIONS_MAX = "write.metadata.previous-versions-max"
 METADATA_VERSIONS = 20
 """Older metadata files that are kept: enough for readers that hold one, few enough for a commit every few seconds."""
 
@@ -46,9 +49,17 @@ PROPERTIES: Mapping[str, str] = {
     # T11.
     "history.expire.max-snapshot-age-ms": str(SNAPSHOT_AGE_MS),
     "history.expire.min-snapshots-to-keep": "1",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": str(METADATA_VERSIONS),
+    CLEAN_UP: "true",
+    VERSIONS_MAX: str(METADATA_VERSIONS),
+    # A commit every few seconds writes the whole history each time: packed it is an eighth.
+    CODEC_PROPERTY: GZIP,
 }
+
+
+def versions_max(properties: Mapping[str, str]) -> int:
+    """How many older metadata files a table keeps."""
+    text = properties.get(VERSIONS_MAX, "")
+    return max(int(text), 1) if text.isascii() and text.isdigit() and len(text) < 6 else METADATA_VERSIONS
 
 
 def new_topic_table(
@@ -58,8 +69,9 @@ def new_topic_table(
     location: str,
     now_ms: int,
     properties: Mapping[str, str] | None = None,
+    packed: bool = True,
 ) -> TableMetadata:
-    """The metadata of an empty table."""
+    """The metadata of an empty table. Members of the first feature level cannot read packed metadata files."""
     schema = topic_schema()
     return TableMetadata.of(
         {
@@ -78,6 +90,7 @@ def new_topic_table(
             "sort-orders": [{"order-id": STREAM_ORDER, "fields": []}],
             "properties": {
                 **PROPERTIES,
+                **({} if packed else {CODEC_PROPERTY: PLAIN}),
                 **(properties or {}),
                 TOPIC_ID_PROPERTY: str(UUID(bytes=topic_id)),
                 PROGRESS_PROPERTY: pack_progress({}),

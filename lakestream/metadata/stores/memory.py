@@ -68,6 +68,14 @@ class MemoryLog:
             del store.commands[: floor - store.floor]
             store.floor = floor
 
+    async def blank(self, sequence: int, command: bytes) -> bool:
+        self._check_open()
+        at = sequence - self._store.floor
+        if not 0 <= at < len(self._store.commands) or self._store.commands[at][1] != command:
+            return False
+        self._store.commands[at] = (sequence, b"")
+        return True
+
     async def close(self) -> None:
         self._closed = True
 

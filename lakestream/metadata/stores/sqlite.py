@@ -119,6 +119,11 @@ class SqliteLog:
                 break
             await asyncio.sleep(DROP_PAUSE_S)
 
+    async def blank(self, sequence: int, command: bytes) -> bool:
+        blanked = await self._do(lambda file: file.blank(sequence, command))
+        self._recent.forget()
+        return blanked
+
     async def close(self) -> None:
         """What was submitted is still done and answered."""
         if not self._closed:

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lakestream.errors import Corrupt, Halted, LakestreamError, Missing, Retry, Unknown
+from lakestream.errors import Corrupt, Halted, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import CheckpointNote, Logged
 from lakestream.metadata.stores.limits import PAGE_COMMANDS, cut_page
 
@@ -90,6 +90,13 @@ class SqliteFile:
             connection.execute("DELETE FROM commands WHERE sequence < ?", (kept,))
         self._wal_pages += 3 + int(pages)
         return int(kept)
+
+    def blank(self, sequence: int, command: bytes) -> bool:
+        with self._transaction() as connection:
+            changed = connection.execute(
+                "UPDATE commands SET body = X'' WHERE sequence = ? AND body = ?", (sequence, command)
+            )
+        return changed.rowcount == 1
 
     def save_checkpoint(self, note: CheckpointNote) -> None:
         with self._transaction() as connection:
@@ -206,6 +213,8 @@ class SqliteFile:
     def _translated(self, error: sqlite3.Error, kind: type[LakestreamError] = Retry) -> LakestreamError:
         if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             kind = Corrupt
+        elif kind is Retry and _primary_code(error) == sqlite3.SQLITE_FULL:
+            kind = NoRoom
         return kind(f"{self.path}: {error} ({getattr(error, 'sqlite_errorname', 'SQLite')})")
 
 

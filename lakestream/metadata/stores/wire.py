@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from lakestream.errors import Corrupt, Halted, LakestreamError, Missing, Retry, Unknown
+from lakestream.errors import Corrupt, Halted, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import CheckpointNote, Logged
 from lakestream.metadata.stores.limits import MAX_APPEND_BYTES, MAX_APPEND_COMMANDS, PAGE_BYTES, PAGE_COMMANDS
 
@@ -157,7 +157,7 @@ def decode_notes(payload: bytes) -> list[CheckpointNote]:
     return notes
 
 
-_ERRORS: dict[int, type[LakestreamError]] = {1: Retry, 2: Unknown, 3: Missing, 4: Corrupt, 5: Halted}
+_ERRORS: dict[int, type[LakestreamError]] = {1: Retry, 2: Unknown, 3: Missing, 4: Corrupt, 5: Halted, 6: NoRoom}
 _ERROR_CODES = {kind: code for code, kind in _ERRORS.items()}
 
 

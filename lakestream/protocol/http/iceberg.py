@@ -1,7 +1,7 @@
 """The Iceberg REST catalog: the protocol's paths, requests and answers; mounted at /iceberg on every broker.
 
 Its pointers are in the state machine (model/catalog.py), its files in the warehouse. Departures from the document:
-no views, no scan planning, no credentials, no OAuth; a namespace's parent has to be there; one prefix, which is none.
+no scan planning, no credentials, no OAuth; a namespace's parent has to be there; one prefix, which is none.
 What it offers is listed by /v1/config, and told in docs/CATALOG.md.
 """
 
@@ -22,19 +22,23 @@ from starlette.types import ASGIApp
 from lakestream.data.tables.metadata_files import MetadataFiles
 from lakestream.data.tables.metadata_json import parse, render
 from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.view_metadata import parse_view, render_view
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog import TableKey
-from lakestream.model.catalog_names import SEPARATOR, Warehouse, name_problem, namespace_problem, root_of
+from lakestream.model.catalog_names import SEPARATOR, Warehouse, name_problem, namespace_problem
+from lakestream.protocol.http.bodies import BodyDecoder
 from lakestream.protocol.http.iceberg_drafts import CommitRequest, CreateRequest, Draft, Drafting
 from lakestream.protocol.http.iceberg_errors import CatalogError, answer_of, bad_request, of_exception
 from lakestream.protocol.http.iceberg_namespaces import Namespaces, page
 from lakestream.protocol.http.iceberg_openapi import openapi
+from lakestream.protocol.http.iceberg_places import Places
 from lakestream.protocol.http.iceberg_tables import Tables
+from lakestream.protocol.http.iceberg_views import CommitViewRequest, CreateViewRequest, LoadedView, Views
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
 
 Handler = Callable[[Request], Awaitable[Response]]
 T = TypeVar("T")
@@ -56,6 +60,11 @@ class RegisterRequest(msgspec.Struct, frozen=True, rename="kebab"):
     overwrite: bool = False
 
 
+class RegisterViewRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    name: str
+    metadata_location: str
+
+
 class Identifier(msgspec.Struct, frozen=True):
     namespace: list[str]
     name: str
@@ -73,20 +82,18 @@ class TransactionRequest(msgspec.Struct, frozen=True, rename="kebab"):
 def catalog_app(
     replica: Replica,
     store: TableStore,
-    warehouse: str,
+    warehouse: Warehouse,
     *,
     clock: Clock,
     random: Random,
     defaults: Mapping[str, str] | None = None,
 ) -> ASGIApp:
-    """The catalog over one store. `warehouse` is the URI of its folder; `defaults` are settings handed to clients."""
+    """The catalog over one store, which holds the warehouse; `defaults` are settings handed to clients."""
     files = MetadataFiles(store, random)
-
-    def roots() -> list[str]:
-        return [root_of(table.location) for table in list(replica.state.catalog.tables.values())]
-
-    drafting = Drafting(store, files, Warehouse(warehouse), clock, random, roots)
-    api = CatalogApi(Namespaces(replica), Tables(replica, drafting, files), defaults or {})
+    places = Places(warehouse, lambda: replica.state.catalog.homes())
+    drafting = Drafting(store, files, places, clock, random)
+    views = Views(replica, files, places, clock, random)
+    api = CatalogApi(Namespaces(replica), Tables(replica, drafting, files), views, defaults or {})
     routes = [Route(path, answered(handler), methods=[method]) for method, path, handler in api.routes()]
     routes += [
         Route("/v1/config", answered(api.config), methods=["GET"]),
@@ -94,6 +101,7 @@ def catalog_app(
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
     app.router.redirect_slashes = False
+    app.state.bodies = BodyDecoder()
     return app
 
 
@@ -128,15 +136,16 @@ def answered(handler: Handler) -> Handler:
 class CatalogApi:
     """One method for each operation of the document."""
 
-    def __init__(self, namespaces: Namespaces, tables: Tables, defaults: Mapping[str, str]) -> None:
+    def __init__(self, namespaces: Namespaces, tables: Tables, views: Views, defaults: Mapping[str, str]) -> None:
         self._namespaces = namespaces
         self._tables = tables
+        self._views = views
         self._defaults = dict(defaults)
 
     def routes(self) -> Sequence[tuple[str, str, Handler]]:
         """What /v1/config lists, and nothing else; a HEAD is answered by the handler of its GET."""
         spaces, space = "/v1/namespaces", "/v1/namespaces/{namespace}"
-        table = space + "/tables/{table}"
+        table, view = space + "/tables/{table}", space + "/views/{view}"
         return (
             ("GET", spaces, self.list_namespaces),
             ("POST", spaces, self.create_namespace),
@@ -152,6 +161,14 @@ class CatalogApi:
             ("POST", table, self.commit_table),
             ("DELETE", table, self.drop_table),
             ("POST", "/v1/tables/rename", self.rename_table),
+            ("GET", space + "/views", self.list_views),
+            ("POST", space + "/views", self.create_view),
+            ("POST", space + "/register-view", self.register_view),
+            ("GET", view, self.load_view),
+            ("HEAD", view, self.load_view),
+            ("POST", view, self.commit_view),
+            ("DELETE", view, self.drop_view),
+            ("POST", "/v1/views/rename", self.rename_view),
             ("POST", "/v1/transactions/commit", self.commit_transaction),
         )
 
@@ -245,6 +262,41 @@ class CatalogApi:
         await self._tables.commit([(_identified(change), change) for change in body.table_changes])
         return Response(status_code=204)
 
+    # -- views ------------------------------------------------------------------------------------------------------
+
+    async def list_views(self, request: Request) -> Response:
+        namespace = _namespace(request)
+        names, following = page(await self._views.names(namespace), request.query_params)
+        levels = namespace.split(SEPARATOR)
+        return _listed("identifiers", [{"namespace": levels, "name": name} for name in names], following)
+
+    async def create_view(self, request: Request) -> Response:
+        return _loaded_view(await self._views.create(_namespace(request), await _body(request, CreateViewRequest)))
+
+    async def register_view(self, request: Request) -> Response:
+        body = await _body(request, RegisterViewRequest)
+        return _loaded_view(await self._views.register(_namespace(request), body.name, body.metadata_location))
+
+    async def load_view(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            await self._views.find(_named(request, "view"))
+            return Response(status_code=204)
+        return _loaded_view(await self._views.load(_named(request, "view")))
+
+    async def commit_view(self, request: Request) -> Response:
+        body = await _body(request, CommitViewRequest)
+        return _loaded_view(await self._views.commit(_named(request, "view"), body))
+
+    async def drop_view(self, request: Request) -> Response:
+        await self._views.drop(_named(request, "view"))
+        return Response(status_code=204)
+
+    async def rename_view(self, request: Request) -> Response:
+        body = await _body(request, RenameRequest)
+        source, to = body.source, body.destination
+        await self._views.rename((_joined(source.namespace), source.name), (_joined(to.namespace), to.name))
+        return Response(status_code=204)
+
 
 # -- requests -------------------------------------------------------------------------------------------------------
 
@@ -257,7 +309,8 @@ async def _body(request: Request, kind: type[T]) -> T:
         if size > MAX_BODY_BYTES:
             raise bad_request(f"a request has at most {MAX_BODY_BYTES} bytes")
     try:
-        return msgspec.json.decode(b"".join(parts), type=kind)
+        decoder: BodyDecoder = request.app.state.bodies
+        return await decoder.decode(b"".join(parts), kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"malformed request: {error}") from error
 
@@ -276,7 +329,11 @@ def _namespace(request: Request) -> str:
 
 
 def _table(request: Request) -> TableKey:
-    name = request.path_params["table"]
+    return _named(request, "table")
+
+
+def _named(request: Request, what: str) -> TableKey:
+    name = request.path_params[what]
     if problem := name_problem(name):
         raise bad_request(problem)
     return _namespace(request), name
@@ -313,6 +370,12 @@ def _loaded(table: Draft, which: str = "all") -> Response:
         return Response(msgspec.json.encode(answer), media_type="application/json")
     answer = {"metadata-location": table.location, **answer}
     return Response(msgspec.json.encode(answer), media_type="application/json", headers={"etag": _tag(table, which)})
+
+
+def _loaded_view(view: LoadedView) -> Response:
+    metadata = view.metadata if view.metadata[:1] == b"{" else render_view(parse_view(view.metadata))
+    answer = {"metadata-location": view.location, "metadata": msgspec.Raw(metadata), "config": {}}
+    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def _tag(table: Draft, which: str) -> str:

@@ -5,7 +5,7 @@ one command, or takes the file away again.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -28,16 +28,27 @@ from lakestream.data.tables.metadata_json import (
 from lakestream.data.tables.metadata_schema import Invalid, Json
 from lakestream.data.tables.metadata_updates import apply_updates
 from lakestream.data.tables.progress import PROGRESS_PROPERTY
+from lakestream.data.tables.reach import PATHS
 from lakestream.data.tables.store import TableStore
 from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY
 from lakestream.errors import Corrupt, Missing
 from lakestream.interfaces import Clock
 from lakestream.model.catalog import CatalogTable, TableChange, TableKey
-from lakestream.model.catalog_names import STREAMS, Warehouse, canonical, overlap, root_of, shown, within
+from lakestream.model.catalog_names import (
+    METADATA_SUFFIX,
+    STREAMS,
+    canonical,
+    carries_id,
+    is_own_version,
+    path_below,
+    root_of,
+    shown,
+    within,
+)
 from lakestream.protocol.http.iceberg_errors import no_such_table
+from lakestream.protocol.http.iceberg_places import Places
 
 CLEAN_UP = "write.metadata.delete-after-commit.enabled"
-_PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 _OF_TOPICS = (TOPIC_ID_PROPERTY, PROGRESS_PROPERTY)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -74,23 +85,22 @@ class Draft:
 
 
 class Drafting:
-    """Judges requests and writes drafts. `roots` gives the folders of the tables that there are."""
+    """Judges requests and writes drafts."""
 
     def __init__(
         self,
         store: TableStore,
         files: MetadataFiles,
-        warehouse: Warehouse,
+        places: Places,
         clock: Clock,
         random: Random,
-        roots: Callable[[], Iterable[str]],
     ) -> None:
         self._store = store
         self._files = files
-        self._warehouse = warehouse
+        self._places = places
+        self._warehouse = places.warehouse
         self._clock = clock
         self._random = random
-        self._roots = roots
 
     def uuid(self) -> str:
         return str(UUID(int=self._random.getrandbits(128), version=4))
@@ -123,21 +133,12 @@ class Drafting:
     def _judge_new(self, metadata: Json) -> None:
         if not _UUID.fullmatch(metadata["table-uuid"]):
             raise Invalid(f"{metadata['table-uuid']!r} is no uuid")
-        path = self._judge_own({}, metadata)
-        if path.split("/")[0] == STREAMS:
-            raise Invalid(f"the folder {STREAMS} belongs to the topics' tables")
-        self._judge_free(metadata["location"])
-
-    def _judge_free(self, location: str, own: str = "") -> None:
-        """No other table lives there; `own` is the folder of the one that moves, or goes."""
-        others = [canonical(root) for root in self._roots() if canonical(root) != canonical(own)]
-        if any(overlap(canonical(location), root) for root in others):
-            raise Invalid(f"{location} overlaps the folder of another table")
+        self._judge_own({}, metadata, ())
+        self._places.judge("the location", metadata["location"])
 
     def register(self, key: TableKey, place: str, replaced: CatalogTable | None) -> Draft:
         """A table out of a metadata file that is there already, maybe an earlier one of the table that it replaces."""
-        path = self._warehouse.path_of(place)
-        if path is None or not path.endswith(".metadata.json"):
+        if not self._warehouse.admits(place) or not place.endswith(METADATA_SUFFIX):
             raise Invalid(f"{place} is no metadata file in the warehouse {self._warehouse.uri}")
         try:
             data = self._files.read(place)
@@ -146,12 +147,27 @@ class Drafting:
             raise Invalid(f"{place} cannot be registered: {error}") from error
         if not _UUID.fullmatch(metadata["table-uuid"]):
             raise Invalid(f"{metadata['table-uuid']!r} is no uuid")
-        if self._warehouse.path_of(metadata["location"]) is None:
-            raise Invalid(f"the table's location {metadata['location']} is outside the warehouse")
-        own = root_of(replaced.location) if replaced is not None else ""
-        self._judge_free(metadata["location"], own)
-        self._judge_free(root_of(place), own)
+        self._judge_registered(metadata, place, replaced)
         return Draft(location=place, metadata=data, change=TableChange(*key, metadata["table-uuid"], "", place))
+
+    def _judge_registered(self, metadata: Json, place: str, replaced: CatalogTable | None) -> None:
+        """The file leads to no folder of another table, and calls no file an earlier version that is none of its own.
+
+        Anybody may have written the file, and what it names is deleted one day.
+        """
+        location = metadata["location"]
+        own = [root_of(replaced.location)] if replaced is not None else []
+        below = (self._warehouse.path_of(location) or "").split("/")
+        kept = below[0] == STREAMS and len(below) == 2 and carries_id(location, metadata["table-uuid"])
+        self._places.judge("the table's location", location, own, kept)
+        self._places.judge("the folder of", place, own, kept and within(location, place))
+        for name, path in _paths(metadata["properties"]):
+            self._places.judge(name, path, [*own, location])
+        folders = (location, place.rpartition("/")[0])
+        for version in metadata["metadata-log"]:
+            file = version["metadata-file"]
+            if not file.endswith(METADATA_SUFFIX) or not any(path_below(folder, file) for folder in folders):
+                raise Invalid(f"the metadata-log names {file}, which is no metadata file in the table's own folder")
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
@@ -170,7 +186,10 @@ class Drafting:
         if table.topic_id:
             self._judge_stream(base, metadata)
         else:
-            self._judge_own(base, metadata)
+            self._judge_own(base, metadata, (base["location"], root_of(table.location)))
+            if metadata["location"] != base["location"]:
+                self._judge_named(key, metadata)
+        metadata["metadata-log"] = self._own_versions(metadata, (base["location"], root_of(table.location)))
         location, data = self._files.write(metadata, table.location)
         change = TableChange(*key, table.uuid, table.location, location)
         return Draft(location=location, metadata=data, change=change, obsolete=self._obsolete(base, metadata))
@@ -184,61 +203,89 @@ class Drafting:
         place = {"action": "set-location", "location": self._warehouse.place_for(*key, uuid)}
         metadata = apply_updates(None, [place, *request.updates], self._clock.wall_ms(), "", uuid)
         self._judge_new(metadata)
+        self._judge_named(key, metadata)
         return self._made(key, metadata)
+
+    def _judge_named(self, key: TableKey, metadata: Json) -> None:
+        """A folder with the table's uuid in its name goes whole with the table, so it holds no files of others.
+
+        Clients may choose both the uuid and the place. Where the catalog itself would put the table, files may be
+        there already: those that a client wrote before it commits a staged table.
+        """
+        location, uuid = metadata["location"], metadata["table-uuid"]
+        if not carries_id(location, uuid) or canonical(location) == canonical(self._warehouse.place_for(*key, uuid)):
+            return
+        if self._store.list(f"{location.rstrip('/')}/"):
+            raise Invalid(f"the location {location} has files already, and would be the table's own by its uuid")
 
     def _judge_stream(self, base: Json, metadata: Json) -> None:
         """T13."""
         for name, place in self._new_paths(base["properties"], metadata["properties"]):
-            if not within(base["location"], place):
+            if path_below(base["location"], f"{place}/files") is None:
                 raise Refused(f"a stream's table has all its files in its own folder, and {name} {place} is not there")
-        if not judge_metadata(base, metadata):
+        moved = judge_metadata(base, metadata)
+        known = {snapshot["snapshot-id"] for snapshot in base["snapshots"]}
+        head = main_of(metadata) if moved else None
+        aside = [one for one in metadata["snapshots"] if one["snapshot-id"] not in known | {head}]
+        if not moved and not aside:
             return
         # Arrow is loaded only when somebody else commits to a stream.
-        from lakestream.data.tables.foreign_rows import judge_rows
+        from lakestream.data.tables.foreign_rows import judge_aside, judge_rows
 
-        after = snapshot_of(metadata, main_of(metadata))
-        assert after is not None, "a reference has its snapshot"
         try:
-            judge_rows(self._store, base["location"], snapshot_of(base, main_of(base)), after, self._random)
+            for snapshot in aside:
+                judge_aside(self._store, base["location"], snapshot)
+            if moved:
+                after = snapshot_of(metadata, head)
+                assert after is not None, "a reference has its snapshot"
+                judge_rows(self._store, base["location"], snapshot_of(base, main_of(base)), after, self._random)
         except (Missing, Corrupt) as error:
             raise Refused(f"the commit's files cannot be read: {error}") from error
 
-    def _judge_own(self, base: Json, metadata: Json) -> str:
-        """A user's own table: anything, but inside the warehouse. Its way there is returned.
+    def _judge_own(self, base: Json, metadata: Json, own: Collection[str]) -> None:
+        """A user's own table: anything, but in places that are its own, which it has or which are free.
 
         It may well be a topic's of another cluster, which then writes the properties that such a table has.
         """
-        path = self._warehouse.path_of(metadata["location"])
-        if path is None:
-            raise Invalid(f"{metadata['location']} is outside the warehouse {self._warehouse.uri}")
         before: Mapping[str, str] = base.get("properties", {})
         if _reserved(metadata["properties"]) != _reserved(before):
             raise Invalid("properties that begin with lakestream. are written by Lakestream only")
-        self._new_paths(before, metadata["properties"])
+        for name, place in self._new_paths(before, metadata["properties"]):
+            self._places.judge(name, place, [*own, metadata["location"]])
         if base and metadata["location"] != base["location"]:
             # Its files would stay where they are, and a table that somebody makes there would have them for its own.
             if base.get("snapshots"):
                 raise Invalid("a table that has snapshots keeps its location")
-            self._judge_free(metadata["location"], base["location"])
-        return path
+            self._places.judge("the location", metadata["location"], own)
 
     def _new_paths(self, before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Places to write to that a commit names, by property. Raises Invalid if one is outside the warehouse."""
-        found = [(name, after[name]) for name in _PATHS if name in after and after[name] != before.get(name)]
-        for name, place in found:
-            if self._warehouse.path_of(place) is None:
-                raise Invalid(f"{name} {place} is outside the warehouse {self._warehouse.uri}")
-        return found
+        """Places to write to that a commit names, by property."""
+        return [(name, place) for name, place in _paths(after) if place != before.get(name)]
+
+    def _own_versions(self, metadata: Json, own: Collection[str]) -> list[Json]:
+        """The metadata-log without what is not the table's: who follows it, to delete say, finds nobody else's files.
+
+        Files from where the table lay before it was moved stay in the log, unless another table lies there now.
+        """
+
+        def is_own(file: str) -> bool:
+            if is_own_version(metadata["location"], file):
+                return True
+            return file.endswith(METADATA_SUFFIX) and self._places.problem("", file, own) == ""
+
+        return [entry for entry in metadata["metadata-log"] if is_own(entry["metadata-file"])]
 
     def _obsolete(self, base: Json, metadata: Json) -> tuple[str, ...]:
+        """Metadata files that the table lets go: of its own only, whatever its metadata-log says."""
         if metadata["properties"].get(CLEAN_UP, "").lower() != "true":
             return ()
         kept = {entry["metadata-file"] for entry in metadata["metadata-log"]}
-        dropped = [entry.get("metadata-file") for entry in base["metadata-log"]]
-        return tuple(
-            place for place in dropped
-            if isinstance(place, str) and place not in kept and self._warehouse.path_of(place) is not None
-        )  # fmt: skip
+        dropped = [entry["metadata-file"] for entry in base["metadata-log"]]
+        return tuple(place for place in dropped if place not in kept and is_own_version(base["location"], place))
+
+
+def _paths(properties: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(name, properties[name]) for name in PATHS if name in properties]
 
 
 def _reserved(properties: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 from lakestream.data.tables.foreign import Refused
 from lakestream.data.tables.metadata_json import Conflict
 from lakestream.data.tables.metadata_schema import Invalid
+from lakestream.data.tables.view_metadata import InvalidArgument
 from lakestream.errors import Corrupt, Fenced, Halted, Missing, Rejected, Retry, Unknown
 from lakestream.model.reasons import No, Reason
 
@@ -28,6 +29,8 @@ _REASONS: dict[int, tuple[int, str]] = {
     Reason.NAMESPACE_NOT_EMPTY: (409, "NamespaceNotEmptyException"),
     Reason.UNKNOWN_NAMESPACE: (404, "NoSuchNamespaceException"),
     Reason.UNKNOWN_TABLE: (404, "NoSuchTableException"),
+    Reason.VIEW_EXISTS: (409, "AlreadyExistsException"),
+    Reason.UNKNOWN_VIEW: (404, "NoSuchViewException"),
     Reason.STALE_PREMISE: (409, "CommitFailedException"),
     Reason.TABLE_BOUND: (403, "ForbiddenException"),
     Reason.TOPIC_HELD: (403, "ForbiddenException"),
@@ -36,13 +39,14 @@ _REASONS: dict[int, tuple[int, str]] = {
     Reason.NEWER_LEVEL: (503, "ServiceUnavailableException"),
 }
 _ERRORS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int, str], ...] = (
+    (InvalidArgument, 400, "IllegalArgumentException"),
     (Invalid, 400, "BadRequestException"),
     (Rejected, 400, "BadRequestException"),
     (Conflict, 409, "CommitFailedException"),
     (Refused, 403, "ForbiddenException"),
     ((Retry, Fenced, Halted), 503, "ServiceUnavailableException"),
     (Unknown, 500, "CommitStateUnknownException"),
-    ((Missing, Corrupt), 500, "InternalServerError"),
+    (Corrupt, 500, "InternalServerError"),
 )
 
 
@@ -55,11 +59,15 @@ def unprocessable(message: str) -> CatalogError:
 
 
 def no_such_table(name: str) -> CatalogError:
-    return CatalogError(404, "NoSuchTableException", f"table {name} does not exist")
+    return CatalogError(404, "NoSuchTableException", f"Table does not exist: {name}")
+
+
+def no_such_view(name: str) -> CatalogError:
+    return CatalogError(404, "NoSuchViewException", f"View does not exist: {name}")
 
 
 def no_such_namespace(name: str) -> CatalogError:
-    return CatalogError(404, "NoSuchNamespaceException", f"namespace {name} does not exist")
+    return CatalogError(404, "NoSuchNamespaceException", f"Namespace does not exist: {name}")
 
 
 def of_refusal(no: No) -> CatalogError:
@@ -72,6 +80,9 @@ def of_exception(error: Exception) -> CatalogError | None:
     """What an error means to the client; None if nobody expected it."""
     if isinstance(error, CatalogError):
         return error
+    if isinstance(error, Missing):
+        told = f"Failed to open input stream for file: {error}, the metadata file is missing"
+        return CatalogError(404, "NotFoundException", told)
     for kinds, status, kind in _ERRORS:
         if isinstance(error, kinds):
             return CatalogError(status, kind, str(error))

@@ -32,6 +32,21 @@ _COMMIT: Json = {
         },
     },
 }  # fmt: skip
+_VIEW_VERSION: Json = {
+    "type": "object",
+    "required": ["version-id", "timestamp-ms", "schema-id", "summary", "representations", "default-namespace"],
+    "properties": {
+        "version-id": {"type": "integer"}, "timestamp-ms": {"type": "integer"}, "schema-id": {"type": "integer"},
+        "summary": _MAP, "default-namespace": _TEXTS, "default-catalog": _OPTIONAL_TEXT,
+        "representations": {
+            "type": "array",
+            "items": {
+                "type": "object", "required": ["type", "sql", "dialect"],
+                "properties": {"type": {"type": "string", "enum": ["sql"]}, "sql": _TEXT, "dialect": _TEXT},
+            },
+        },
+    },
+}  # fmt: skip
 _SCHEMA: Json = {
     "type": "object",
     "required": ["type", "fields"],
@@ -79,6 +94,25 @@ _BODIES: dict[tuple[str, str], Json] = {
         "required": ["source", "destination"],
         "properties": {"source": _IDENTIFIER, "destination": _IDENTIFIER},
     },
+    ("POST", "/v1/namespaces/{namespace}/views"): {
+        "type": "object",
+        "required": ["name", "schema", "view-version"],
+        "properties": {
+            "name": _TEXT, "location": _OPTIONAL_TEXT, "schema": _SCHEMA, "view-version": _VIEW_VERSION,
+            "properties": _OPTIONAL_MAP,
+        },
+    },
+    ("POST", "/v1/namespaces/{namespace}/views/{view}"): _COMMIT,
+    ("POST", "/v1/namespaces/{namespace}/register-view"): {
+        "type": "object",
+        "required": ["name", "metadata-location"],
+        "properties": {"name": _TEXT, "metadata-location": _TEXT},
+    },
+    ("POST", "/v1/views/rename"): {
+        "type": "object",
+        "required": ["source", "destination"],
+        "properties": {"source": _IDENTIFIER, "destination": _IDENTIFIER},
+    },
     ("POST", "/v1/transactions/commit"): {
         "type": "object",
         "required": ["table-changes"],
@@ -92,6 +126,7 @@ _PAGES: list[Json] = [
 _QUERIES: dict[tuple[str, str], list[Json]] = {
     ("GET", "/v1/namespaces"): [{"name": "parent", "in": "query", "schema": _TEXT}, *_PAGES],
     ("GET", "/v1/namespaces/{namespace}/tables"): _PAGES,
+    ("GET", "/v1/namespaces/{namespace}/views"): _PAGES,
     ("GET", "/v1/namespaces/{namespace}/tables/{table}"): [
         {"name": "snapshots", "in": "query", "schema": {"type": "string", "enum": ["all", "refs"]}},
     ],
@@ -100,6 +135,7 @@ _QUERIES: dict[tuple[str, str], list[Json]] = {
     ],
 }
 _NO_CONTENT = ("HEAD", "DELETE")
+_DONE_BY_POST = ("/v1/tables/rename", "/v1/views/rename", "/v1/transactions/commit")
 _ERROR: Json = {
     "type": "object",
     "required": ["error"],
@@ -129,7 +165,7 @@ def openapi(routes: Sequence[tuple[str, str]], base: str) -> Json:
 def _operation(method: str, path: str) -> Json:
     named = [part.strip("{}") for part in path.split("/") if part.startswith("{")]
     parameters = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in named]
-    empty = method in _NO_CONTENT or path in ("/v1/tables/rename", "/v1/transactions/commit")
+    empty = method in _NO_CONTENT or path in _DONE_BY_POST
     answers: Json = {"204": {"description": "Done."}} if empty else {"200": _content("The answer.", _ANY)}
     if "snapshots" in str(_QUERIES.get((method, path))):
         answers["304"] = {"description": "It is as you know it."}

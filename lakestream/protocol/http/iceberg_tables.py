@@ -57,7 +57,7 @@ class Tables:
 
     async def load(self, key: TableKey) -> Draft:
         table = await self.find(key)
-        data = await asyncio.to_thread(self._files.read, table.location)
+        data = await asyncio.to_thread(self._files.read_present, table.location)
         return Draft(location=table.location, metadata=data, change=None)
 
     async def create(self, namespace: str, request: CreateRequest) -> Draft:
@@ -66,7 +66,7 @@ class Tables:
         if draft.change is not None:
             await self._propose_new(draft, [draft.change])
         elif key in self.catalog.tables:
-            raise of_refusal(No(Reason.TABLE_EXISTS, f"table {shown(*key)} already exists"))
+            raise of_refusal(No(Reason.TABLE_EXISTS, f"Table already exists: {shown(*key)}"))
         return draft
 
     async def register(self, namespace: str, name: str, place: str, overwrite: bool) -> Draft:
@@ -89,7 +89,10 @@ class Tables:
         if namespace not in self.catalog.namespaces:
             raise no_such_namespace(shown(namespace))
         if (namespace, name) in self.catalog.tables:
-            raise of_refusal(No(Reason.TABLE_EXISTS, f"table {shown(namespace, name)} already exists"))
+            raise of_refusal(No(Reason.TABLE_EXISTS, f"Table already exists: {shown(namespace, name)}"))
+        if (namespace, name) in self.catalog.views.by_key:
+            taken = f"View with same name already exists: {shown(namespace, name)}"
+            raise of_refusal(No(Reason.VIEW_EXISTS, taken))
         if namespace == STREAMS:
             raise of_refusal(No(Reason.TABLE_BOUND, f"the namespace {STREAMS} belongs to the topics"))
         return namespace, name

@@ -5,27 +5,30 @@ as callables in `HttpSources`. Further applications (a catalog, a console) are m
 """
 
 import asyncio
-import json
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metrics import Metrics
 from lakestream.protocol.http.care import TableSources, table_routes
+from lakestream.protocol.http.connections import protocol_class
+from lakestream.protocol.http.crowd import Crowd
+from lakestream.protocol.http.guard import Guard, health_only
+from lakestream.protocol.http.limits import HttpLimits
 from lakestream.protocol.http.prometheus import CONTENT_TYPE, Exposition
 
 _STOP_S = 2
-_CONNECTIONS_MAX = 1000
+_COMMANDS = 1000
 
 Json = Mapping[str, object]
 
@@ -36,15 +39,19 @@ class HttpSources:
 
     ready: Callable[[], str | None]
     brokers: Callable[[], Sequence[Json]]
-    metadata: Callable[[], Json]
-    commands: Callable[[int], AsyncIterator[Json]]
-    """The commands after a sequence, then those to come. Raises Missing if the log no longer reaches back so far."""
+    metadata: Callable[[], Iterable[bytes]]
+    """The state in words, as pieces of one JSON document; others have their turn after each."""
+    commands: Callable[[int, int, float], Awaitable[bytes]]
+    """The commands after a sequence, so many at most, a line of JSON each. Waits so many seconds if there are none.
+
+    Raises Missing if the log no longer reaches back so far.
+    """
     metrics: Metrics
     mounts: Mapping[str, ASGIApp] = field(default_factory=dict)
     tail: Callable[[str], Awaitable[bytes]] | None = None
     """Where a topic's records are, table and WAL, as JSON; None where topics have no tables. Raises Missing."""
-    state: Callable[[], Awaitable[bytes]] | None = None
-    """The whole state at this moment, for `lakestream verify`. Raises Retry."""
+    state: Callable[[str, int], Awaitable[bytes]] | None = None
+    """A page of an export of the state, or of a new one if none is named. Raises Missing, Retry."""
     tails: Callable[[Sequence[str]], Awaitable[bytes]] | None = None
     """The same for several topics at one moment, without those that are unknown."""
     tables: TableSources | None = None
@@ -54,7 +61,9 @@ class HttpSources:
 class HttpServer:
     """One listener. `start` returns when it accepts, `stop` when its connections are gone."""
 
-    def __init__(self, sources: HttpSources, host: str, port: int) -> None:
+    def __init__(self, sources: HttpSources, host: str, port: int, limits: HttpLimits | None = None) -> None:
+        self._limits = limits or HttpLimits()
+        self.crowd = Crowd(self._limits)
         self._sources = sources
         self._host = host
         self._port = port
@@ -66,10 +75,12 @@ class HttpServer:
         """Listen; the address that it got is returned. Raises OSError if the port is taken."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listener = socket.create_server((self._host, self._port), family=family, backlog=128)
+        app = Guard(self.app(), self._limits)
+        protocol = protocol_class(self.crowd, self._limits, health_only(app))
         config = uvicorn.Config(
-            self.app(), http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None, log_level="warning",
+            app, http=protocol, ws="none", lifespan="off", interface="asgi3", log_config=None, log_level="warning",
             access_log=False, date_header=False, server_header=False, timeout_graceful_shutdown=_STOP_S,
-            timeout_keep_alive=30, limit_concurrency=_CONNECTIONS_MAX,
+            timeout_keep_alive=30,
         )  # fmt: skip
         config.load()
         server = uvicorn.Server(config)
@@ -122,14 +133,24 @@ class HttpServer:
         return JSONResponse(list(self._sources.brokers()))
 
     async def _metadata(self, _: Request) -> Response:
-        return JSONResponse(dict(self._sources.metadata()))
+        pieces = []
+        for piece in self._sources.metadata():
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        return Response(b"".join(pieces), media_type="application/json")
 
-    async def _state(self, _: Request) -> Response:
+    async def _state(self, request: Request) -> Response:
         assert self._sources.state is not None
+        number = _number(request, "page", 0)
+        if number is None:
+            return _refused("page has to be a number", 400)
         try:
-            return Response(await self._sources.state(), media_type="application/octet-stream")
+            page = await self._sources.state(request.query_params.get("export", ""), number)
+        except Missing as error:
+            return _refused(str(error), 404)
         except LakestreamError as error:
             return PlainTextResponse(f"{error}\n", status_code=503)
+        return Response(page, media_type="application/octet-stream")
 
     async def _tail(self, request: Request) -> Response:
         assert self._sources.tail is not None
@@ -145,34 +166,32 @@ class HttpServer:
         return Response(told, media_type="application/json")
 
     async def _commands(self, request: Request) -> Response:
-        after = request.query_params.get("after", "0")
-        if not after.isascii() or not after.isdigit() or len(after) > 18:
-            return JSONResponse({"error": f"after has to be a sequence, not {after!r}"}, status_code=400)
-        commands = self._sources.commands(int(after))
-        return StreamingResponse(self._lines(commands), media_type="application/x-ndjson")
-
-    async def _lines(self, commands: AsyncIterator[Json]) -> AsyncIterator[bytes]:
-        """A line for each command, until the client leaves or the server stops."""
+        """A page; one that is waited for comes empty if the server stops."""
+        after, limit, wait_ms = (_number(request, *one) for one in (("after", 0), ("limit", _COMMANDS), ("wait_ms", 0)))
+        if after is None or not limit or wait_ms is None:
+            return _refused("after has to be a sequence, limit and wait_ms numbers", 400)
+        page = asyncio.ensure_future(self._sources.commands(after, limit, wait_ms / 1000))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            while True:
-                following = asyncio.ensure_future(anext(commands, None))
-                try:
-                    await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    if not following.done():
-                        following.cancel()
-                        await asyncio.gather(following, return_exceptions=True)
-                command = None if following.cancelled() else following.result()
-                if command is None:
-                    return
-                yield json.dumps(command, separators=(",", ":")).encode() + b"\n"
+            await asyncio.wait((page, stopping), return_when=asyncio.FIRST_COMPLETED)
+            lines = page.result() if page.done() else b""
         except Missing as error:
-            yield json.dumps({"error": str(error)}).encode() + b"\n"
+            return _refused(str(error), 410)
         finally:
+            page.cancel()
             stopping.cancel()
-            if hasattr(commands, "aclose"):
-                await commands.aclose()
+            await asyncio.gather(page, stopping, return_exceptions=True)
+        return Response(lines, media_type="application/x-ndjson")
+
+
+def _number(request: Request, name: str, default: int) -> int | None:
+    """A parameter of a request; None if it is no number that could be one."""
+    text = request.query_params.get(name, str(default))
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def _refused(text: str, status: int) -> Response:
+    return JSONResponse({"error": text}, status_code=status)
 
 
 def _mount(path: str, app: ASGIApp) -> Mount:

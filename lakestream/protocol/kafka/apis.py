@@ -9,6 +9,7 @@ from typing import Any, Final
 from lakestream.interfaces import Buffer
 from lakestream.protocol.kafka import codec, wire
 from lakestream.protocol.kafka.messages import (
+    acls,
     configs,
     fetch,
     groups,
@@ -16,6 +17,8 @@ from lakestream.protocol.kafka.messages import (
     metadata,
     offsets,
     produce,
+    producers,
+    replicas,
     topics,
 )
 from lakestream.protocol.kafka.messages.types import LATEST
@@ -77,7 +80,10 @@ _ALL: Final = [
     Api(21, "DeleteRecords", 0, 2, 2, topics.DeleteRecordsRequest, topics.DeleteRecordsResponse),
     Api(22, "InitProducerId", 0, 5, 2, produce.InitProducerIdRequest, produce.InitProducerIdResponse),
     Api(23, "OffsetForLeaderEpoch", 2, 4, 4, fetch.OffsetForLeaderEpochRequest, fetch.OffsetForLeaderEpochResponse),
+    Api(29, "DescribeAcls", 1, 3, 2, acls.DescribeAclsRequest, acls.DescribeAclsResponse),
     Api(32, "DescribeConfigs", 1, 4, 4, configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
+    Api(33, "AlterConfigs", 0, 2, 2, configs.AlterConfigsRequest, configs.AlterConfigsResponse),
+    Api(35, "DescribeLogDirs", 1, 5, 2, replicas.DescribeLogDirsRequest, replicas.DescribeLogDirsResponse),
     Api(37, "CreatePartitions", 0, 3, 2, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
     Api(42, "DeleteGroups", 0, 2, 2, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
     Api(
@@ -89,10 +95,44 @@ _ALL: Final = [
         configs.IncrementalAlterConfigsRequest,
         configs.IncrementalAlterConfigsResponse,
     ),
+    Api(
+        46,
+        "ListPartitionReassignments",
+        0,
+        0,
+        0,
+        replicas.ListPartitionReassignmentsRequest,
+        replicas.ListPartitionReassignmentsResponse,
+    ),
     Api(47, "OffsetDelete", 0, 0, LATEST, offsets.OffsetDeleteRequest, offsets.OffsetDeleteResponse),
     Api(60, "DescribeCluster", 0, 2, 0, metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
+    Api(61, "DescribeProducers", 0, 0, 0, producers.DescribeProducersRequest, producers.DescribeProducersResponse),
+    Api(74, "ListConfigResources", 0, 1, 0, configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse),
+    Api(
+        75,
+        "DescribeTopicPartitions",
+        0,
+        0,
+        0,
+        metadata.DescribeTopicPartitionsRequest,
+        metadata.DescribeTopicPartitionsResponse,
+    ),
 ]
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _ALL}
 FLEXIBLE_FROM: Final[dict[int, int]] = {api.key: api.flexible_from for api in _ALL}
 """For wire.parse_header."""
+
+UNSERVED: Final[dict[int, str]] = {
+    17: "SaslHandshake", 24: "AddPartitionsToTxn", 25: "AddOffsetsToTxn", 26: "EndTxn", 27: "WriteTxnMarkers",
+    28: "TxnOffsetCommit", 30: "CreateAcls", 31: "DeleteAcls", 34: "AlterReplicaLogDirs", 36: "SaslAuthenticate",
+    38: "CreateDelegationToken", 39: "RenewDelegationToken", 40: "ExpireDelegationToken",
+    41: "DescribeDelegationToken", 43: "ElectLeaders", 45: "AlterPartitionReassignments", 48: "DescribeClientQuotas",
+    49: "AlterClientQuotas", 50: "DescribeUserScramCredentials", 51: "AlterUserScramCredentials", 55: "DescribeQuorum",
+    57: "UpdateFeatures", 64: "UnregisterBroker", 65: "DescribeTransactions", 66: "ListTransactions",
+    68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe", 71: "GetTelemetrySubscriptions", 72: "PushTelemetry",
+    76: "ShareGroupHeartbeat", 77: "ShareGroupDescribe", 78: "ShareFetch", 79: "ShareAcknowledge",
+    80: "AddRaftVoter", 81: "RemoveRaftVoter", 88: "StreamsGroupHeartbeat", 89: "StreamsGroupDescribe",
+    90: "DescribeShareGroupOffsets", 91: "AlterShareGroupOffsets", 92: "DeleteShareGroupOffsets",
+}  # fmt: skip
+"""Kafka's APIs that clients may ask for and that have no handler: the name for the log, since the client sees none."""

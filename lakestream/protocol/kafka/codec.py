@@ -27,6 +27,8 @@ from lakestream.protocol.kafka.fields import (
     list_of,
     list_writer,
     long_length,
+    maybe_struct,
+    maybe_struct_writer,
     put_compact,
     put_long,
     put_short,
@@ -144,7 +146,7 @@ def _least_size(field: _Field, version: int, flexible: bool) -> int:
     """How many bytes an item of this list takes at least; no item takes none."""
     if field.wire == "struct":
         inner, _ = _fields(field.struct, version)
-        sizes = [1 if f.is_list else _least_size(f, version, flexible) for f in inner]
+        sizes = [1 if f.is_list or f.may_be_null else _least_size(f, version, flexible) for f in inner]
         return max(1, sum(sizes) + flexible)
     if field.wire in ("str", "bytes", "records"):
         return 1
@@ -216,7 +218,8 @@ def _reader(field: _Field, version: int, flexible: bool) -> Decoder:
             return sized(length, field.may_be_null, array_of(item.wire, least))
         return sized(length, field.may_be_null, list_of(_reader(item, version, flexible), least))
     if field.wire == "struct":
-        return decoder(field.struct, version, flexible)
+        read_struct = decoder(field.struct, version, flexible)
+        return maybe_struct(read_struct) if field.may_be_null else read_struct
     if field.is_fixed:
         packed = struct.Struct(">" + field.wire)
         return lambda b, p: (packed.unpack_from(b, p)[0], p + packed.size)
@@ -259,7 +262,8 @@ def _writer(field: _Field, version: int, flexible: bool) -> Encoder:
             return array_writer(length, null, item.wire)
         return list_writer(length, null, _writer(item, version, flexible))
     if field.wire == "struct":
-        return encoder(field.struct, version, flexible)
+        write_struct = encoder(field.struct, version, flexible)
+        return maybe_struct_writer(write_struct) if field.may_be_null else write_struct
     if field.is_fixed:
         pack = struct.Struct(">" + field.wire).pack
         return lambda value, out: out.extend(pack(value))

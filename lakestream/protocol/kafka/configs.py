@@ -1,12 +1,14 @@
-"""Configs of topics and brokers: DescribeConfigs (versions 1 to 4), IncrementalAlterConfigs (0 and 1).
+"""Configs of topics and brokers: DescribeConfigs (versions 1 to 4), AlterConfigs (0 to 2), IncrementalAlterConfigs
+(0 and 1), ListConfigResources (0 and 1).
 
 Departures from Kafka: configs of the brokers can be changed for the whole cluster only (the resource with the empty
 name), and only those in CLUSTER_CONFIGS. A broker shows its settings, and where it runs as `lakestream.http`,
 `lakestream.epoch` and `lakestream.pid`. There are no loggers, client metrics or group configs.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from lakestream.metadata.replica import Replica
 from lakestream.model.commands import AlterConfigs
@@ -31,10 +33,13 @@ from lakestream.model.configs import (
 from lakestream.model.topics import Topic, name_problem
 from lakestream.protocol.kafka.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
+from lakestream.protocol.kafka.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.messages.configs import (
     AlterableConfig,
+    AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
+    AlterConfigsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -43,15 +48,23 @@ from lakestream.protocol.kafka.messages.configs import (
     DescribeConfigsSynonym,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListedConfigResource,
+    ReplacingConfigsResource,
 )
 from lakestream.protocol.kafka.refusals import Refusal, propose, stale
+from lakestream.settings import table
+from lakestream.stream.turns import chunks
 
 TOPIC, BROKER = 2, 4
 """Kinds of resources."""
+LISTED = frozenset({TOPIC, BROKER, 8, 16, 32})
+"""Kinds of resources that can be listed; of loggers (8), client metrics (16) and groups (32) there are none."""
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 OPERATIONS = {SET: "SET", APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
-SENSITIVE = ("data", "metadata")
-"""Settings that may hold passwords: places are URLs."""
+SENSITIVE = frozenset({"data", "metadata"} | {row.name.replace("_", ".") for row in table().values() if row.secret})
+"""Configs whose values no client is shown: secrets, and where the cluster keeps its data."""
 
 Changes = list[tuple[str, str | None]]
 
@@ -64,42 +77,45 @@ class ConfigApis:
         self._broker = broker
 
     def handlers(self) -> dict[int, Handler]:
-        return {32: self.describe_configs, 44: self.incremental_alter_configs}
+        return {
+            32: self.describe_configs,
+            33: self.alter_configs,
+            44: self.incremental_alter_configs,
+            74: self.list_config_resources,
+        }
 
     # -- DescribeConfigs --------------------------------------------------------------------------------------------
 
-    async def describe_configs(
-        self, context: RequestContext, request: DescribeConfigsRequest
-    ) -> DescribeConfigsResponse:
+    async def describe_configs(self, context: RequestContext, request: DescribeConfigsRequest) -> object:
+        """A resource that is named several times is described once, with all the configs that were asked for."""
         own = (BROKER, str(self._replica.member_id))
         only_own = all((one.resource_type, one.resource_name) == own for one in request.resources)
         failed = None if only_own else await stale(self._replica, ErrorCode.LEADER_NOT_AVAILABLE)
-        results = []
-        for resource in request.resources:
-            result = DescribeConfigsResult(
-                resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=""
-            )
-            found = failed or self._described(resource)
+        answer, shown = DescribeConfigsResponse(), 0
+        for (kind, name), wanted in (await _distinct(request.resources)).items():
+            result = DescribeConfigsResult(resource_type=kind, resource_name=name, error_message="")
+            found = failed or self._described(kind, name)
             if isinstance(found, Refusal):
                 result.error_code, result.error_message = found.code, found.message
             else:
-                wanted = set(resource.configuration_keys or ())
                 result.configs = [one for one in found if not wanted or one.name in wanted]
                 for one in result.configs:
                     _leave_out(one, request)
-            results.append(result)
-        return DescribeConfigsResponse(results=results)
+            answer.results.append(result)
+            shown += 1 + len(result.configs)
+            await asyncio.sleep(0)
+        return await large_answer(context, answer, shown)
 
-    def _described(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult] | Refusal:
-        name = resource.resource_name
-        if resource.resource_type == TOPIC:
+    def _described(self, kind: int, name: str) -> list[DescribeConfigsResourceResult] | Refusal:
+        if kind == TOPIC:
             topic = self._topic(name)
             return topic if isinstance(topic, Refusal) else self._of_topic(topic)
-        if resource.resource_type != BROKER:
-            return Refusal(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
+        if kind != BROKER:
+            return Refusal(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
         cluster = self._replica.state.topics.configs
         if name == "":
-            return [_entry(CLUSTER_CONFIGS.keys[key], broker_layers(key, cluster, {})[:1]) for key in sorted(cluster)]
+            known = sorted(cluster.keys() & CLUSTER_CONFIGS.keys.keys())
+            return [_entry(CLUSTER_CONFIGS.keys[key], broker_layers(key, cluster, {})[:1]) for key in known]
         own = str(self._replica.member_id)
         if name != own:
             text = f"Unexpected broker id, expected {own} or empty string, but received {name}"
@@ -144,24 +160,75 @@ class ConfigApis:
         unknown = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic '{name}' does not exist")
         return self._replica.state.topics.by_name.get(name) or unknown
 
-    # -- IncrementalAlterConfigs ------------------------------------------------------------------------------------
+    async def list_config_resources(
+        self, context: RequestContext, request: ListConfigResourcesRequest
+    ) -> object:
+        """Version 0 asks for client metrics, of which there are none."""
+        kinds = set(request.resource_types) or (LISTED if context.version else set())
+        if not kinds <= LISTED:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        failed = await stale(self._replica, ErrorCode.LEADER_NOT_AVAILABLE)
+        if failed is not None:
+            return ListConfigResourcesResponse(error_code=failed.code)
+        state = self._replica.state
+        names = [(str(broker.id), BROKER) for broker in state.members.brokers() if BROKER in kinds]
+        if TOPIC in kinds:
+            names += [(name, TOPIC) for name in state.topics.by_name]
+        answer = ListConfigResourcesResponse()
+        for some in chunks(names, TURN):
+            answer.config_resources += [ListedConfigResource(resource_name=n, resource_type=kind) for n, kind in some]
+            await asyncio.sleep(0)
+        return await large_answer(context, answer, len(names))
+
+    # -- AlterConfigs and IncrementalAlterConfigs -------------------------------------------------------------------
+
+    async def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+        """All configs of a resource at once: one that is set and not named here is unset."""
+        failed = await stale(self._replica)
+        resources = list[AlterConfigsResource]()
+        for some in chunks(request.resources, TURN):
+            resources += [self._replacement(resource) for resource in some]
+            await asyncio.sleep(0)
+        return AlterConfigsResponse(responses=await self._alter(resources, failed, request.validate_only))
 
     async def incremental_alter_configs(
         self, context: RequestContext, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
-        times = Counter((one.resource_type, one.resource_name) for one in request.resources)
         failed = await stale(self._replica)
+        return IncrementalAlterConfigsResponse(
+            responses=await self._alter(request.resources, failed, request.validate_only)
+        )
+
+    async def _alter(
+        self, resources: Sequence[AlterConfigsResource], failed: Refusal | None, validate_only: bool
+    ) -> list[AlterConfigsResourceResponse]:
+        times = Counter((one.resource_type, one.resource_name) for one in resources)
         responses = []
-        for resource in request.resources:
+        for resource in resources:
             place = resource.resource_type, resource.resource_name
             outcome: object = failed or self._alteration(resource, times[place])
-            if isinstance(outcome, AlterConfigs) and outcome.changes and not request.validate_only:
+            if isinstance(outcome, AlterConfigs) and outcome.changes and not validate_only:
                 outcome = await propose(self._replica, outcome)
             answer = AlterConfigsResourceResponse(resource_type=place[0], resource_name=place[1])
             if isinstance(outcome, Refusal):
                 answer.error_code, answer.error_message = outcome.code, outcome.message
             responses.append(answer)
-        return IncrementalAlterConfigsResponse(responses=responses)
+            await asyncio.sleep(0)
+        return responses
+
+    def _replacement(self, asked: ReplacingConfigsResource) -> AlterConfigsResource:
+        """The changes after which a resource has the configs asked for, and no others."""
+        topics, current = self._replica.state.topics, dict[str, str]()
+        if asked.resource_type == TOPIC and asked.resource_name in topics.by_name:
+            current = topics.by_name[asked.resource_name].configs
+        elif asked.resource_type == BROKER:
+            current = topics.configs
+        changes = [AlterableConfig(name=one.name, config_operation=SET, value=one.value) for one in asked.configs]
+        kept = {one.name for one in asked.configs}
+        changes += [AlterableConfig(name=name, config_operation=DELETE) for name in current if name not in kept]
+        return AlterConfigsResource(
+            resource_type=asked.resource_type, resource_name=asked.resource_name, configs=changes
+        )
 
     def _alteration(self, resource: AlterConfigsResource, times: int) -> AlterConfigs | Refusal:
         kind, name = resource.resource_type, resource.resource_name
@@ -185,7 +252,8 @@ class ConfigApis:
         if name:
             text = "configs can be changed for all brokers only: use the default entity, whose name is empty"
             return Refusal(ErrorCode.INVALID_REQUEST, text)
-        fixed = [one.name for one in resource.configs if one.name in self._broker.keys() - CLUSTER_CONFIGS.keys.keys()]
+        static = self._broker.keys() - CLUSTER_CONFIGS.keys.keys()
+        fixed = [one.name for one in resource.configs if one.name in static]
         if fixed:
             return Refusal(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
         changes = altered(resource.configs, CLUSTER_CONFIGS, self._replica.state.topics.configs)
@@ -227,12 +295,27 @@ def altered(asked: Iterable[AlterableConfig], table: ConfigTable, current: Mappi
     return list(changes.items())
 
 
+async def _distinct(resources: Sequence[DescribeConfigsResource]) -> dict[tuple[int, str], set[str]]:
+    """The configs that are wanted of each resource; the empty set stands for all configs."""
+    wanted: dict[tuple[int, str], set[str]] = {}
+    for some in chunks(resources, TURN):
+        for one in some:
+            place, keys = (one.resource_type, one.resource_name), set(one.configuration_keys or ())
+            known = wanted.setdefault(place, keys)
+            if not keys:
+                known.clear()
+            elif known:
+                known |= keys
+        await asyncio.sleep(0)
+    return wanted
+
+
 def _fact(name: str, type_: int, doc: str) -> ConfigKey:
     return ConfigKey(name=name, default=None, type=type_, problem=anything, doc=doc)
 
 
 def _entry(key: ConfigKey, layers: list[Layer], read_only: bool = False) -> DescribeConfigsResourceResult:
-    """One config with the first layer's value. A place may hold a password, so it is not shown."""
+    """One config with the first layer's value, which is left out if it is sensitive."""
     hidden = key.name in SENSITIVE
     return DescribeConfigsResourceResult(
         name=key.name,

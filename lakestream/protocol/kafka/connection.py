@@ -24,7 +24,7 @@ from lakestream.protocol.kafka import apis, calls, wire
 from lakestream.protocol.kafka.calls import PENDING, Handler, ProduceCall, RequestContext, Slot, decode, framed
 from lakestream.protocol.kafka.hot import ProduceParser
 from lakestream.protocol.kafka.slabs import Slab, small_copy
-from lakestream.protocol.kafka.strangers import what_it_looks_like
+from lakestream.protocol.kafka.strangers import unserved, what_it_looks_like
 from lakestream.protocol.kafka.switchboard import Switchboard
 
 _HEAD: Final = struct.Struct(">ihhi")
@@ -360,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
         key, version, correlation_id = _KEY.unpack_from(view, start)
         handler, reading = board.handlers.get(key), version
         if handler is None:
-            self.refuse("api", f"API key {key} is not supported")
+            self.refuse("api", unserved(view, start, min(stop, end)))
             return False
         api = apis.APIS[key]
         if not api.reads(version):

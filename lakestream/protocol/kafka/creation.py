@@ -1,17 +1,25 @@
 """Making a topic, for CreateTopics and for whoever asks for a topic that is not there yet."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.commands import CreateTopic
 from lakestream.model.configs import TOPIC_CONFIGS, broker_value, contradiction
 from lakestream.model.topics import MAX_PARTITIONS, name_problem
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.refusals import Refusal, propose
+from lakestream.protocol.kafka.refusals import Refusal, settled
+from lakestream.stream.long_topics import create_topic
+
+log = logging.getLogger(__name__)
 
 DEFAULT = -1
+TELL_EVERY_S = 60.0
+TOO_MANY_AT_ONCE = Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "too many topics are created by asking for them; ask again")
 REPLICATION_MAX = 32767
 
 
@@ -25,13 +33,40 @@ class NewTopic:
     configs: Mapping[str, str | None]
 
 
-class TopicMaker:
-    """Judges and makes topics. `broker` has the broker's settings by Kafka's names."""
+class TokenBucket:
+    """So many a minute over time, and as many at once after a quiet minute."""
 
-    def __init__(self, replica: Replica, broker: Mapping[str, str], random: Random) -> None:
+    def __init__(self, clock: Clock, per_minute: int) -> None:
+        self.clock = clock
+        self._per_minute = per_minute
+        self._left = float(per_minute)
+        self._seen_s = clock.monotonic()
+
+    def take(self, wanted: int) -> int:
+        """How many of these may be had now."""
+        now = self.clock.monotonic()
+        self._left = min(self._left + (now - self._seen_s) * self._per_minute / 60, float(self._per_minute))
+        self._seen_s = now
+        taken = min(wanted, int(self._left))
+        self._left -= taken
+        return taken
+
+
+class TopicMaker:
+    """Judges and makes topics. `broker` has the broker's settings by Kafka's names.
+
+    Topics that clients make by asking for them are bounded: by `per_minute`, and in each request.
+    """
+
+    def __init__(
+        self, replica: Replica, broker: Mapping[str, str], random: Random, per_minute: TokenBucket, per_request: int
+    ) -> None:
         self._replica = replica
         self._broker = broker
         self._random = random
+        self._per_minute = per_minute
+        self._per_request = per_request
+        self._told_s = -TELL_EVERY_S
 
     @property
     def auto_create(self) -> bool:
@@ -69,10 +104,31 @@ class TopicMaker:
             return Refusal(ErrorCode.INVALID_CONFIG, problem)
         return CreateTopic(topic.name, self._topic_id(), partitions, replication, configs)
 
-    async def make(self, name: str) -> Refusal | None:
-        """Make a topic because somebody asked for it; that another was quicker is a success."""
+    async def make_all(self, names: Sequence[str]) -> dict[str, Refusal]:
+        """Make topics because somebody asked for them; why some were not made.
+
+        Those that are too many for now are refused with a code on which clients ask again.
+        """
+        few = self._per_minute.take(min(len(names), self._per_request))
+        if few < len(names):
+            self._tell(len(names) - few)
+        outcomes = await asyncio.gather(*map(self._make, names[:few]))
+        refused = {name: one for name, one in zip(names[:few], outcomes, strict=True) if one is not None}
+        return refused | dict.fromkeys(names[few:], TOO_MANY_AT_ONCE)
+
+    def _tell(self, left_out: int) -> None:
+        now = self._per_minute.clock.monotonic()
+        if now - self._told_s >= TELL_EVERY_S:
+            self._told_s = now
+            log.warning(
+                "%d topics that a client asked for are not created yet: auto_create_topics_per_request and "
+                "auto_create_topics_per_minute bound them", left_out,
+            )  # fmt: skip
+
+    async def _make(self, name: str) -> Refusal | None:
+        """That another was quicker is a success."""
         command = self.judge(NewTopic(name=name, configs={}), self.taken([name]))
-        outcome = command if isinstance(command, Refusal) else await propose(self._replica, command)
+        outcome = command if isinstance(command, Refusal) else await settled(create_topic(self._replica, command))
         if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             return outcome
         return None

@@ -4,6 +4,8 @@ Departures from Kafka: any broker serves any partition; the last stable offset i
 `preferred_read_replica` is never given, since no broker is nearer to the data than another.
 """
 
+import asyncio
+
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.interfaces import Buffer, Clock
 from lakestream.metadata.replica import Replica
@@ -20,6 +22,8 @@ from lakestream.stream.waiting import Waiting
 
 FETCH = 1
 READ_COMMITTED = 1
+TURN_PARTITIONS = 1_000
+"""Partitions of one request that are read before others have their turn: some milliseconds."""
 IDS_SINCE = 13
 """The first version that names topics by their ids."""
 
@@ -129,7 +133,9 @@ class FetchApi:
         results: dict[PartitionKey, Fetched] = {}
         seen: list[Seen] = []
         size, errors = 0, False
-        for key, one in wanted.items():
+        for place, (key, one) in enumerate(wanted.items(), 1):
+            if place % TURN_PARTITIONS == 0:
+                await asyncio.sleep(0)  # others have their turn
             stream = self._stream(key)
             if stream is None:
                 by_id = isinstance(key[0], bytes) and key[0] not in self._replica.state.topics.by_id

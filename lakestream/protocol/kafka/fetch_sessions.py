@@ -7,7 +7,9 @@
 
 Sessions live in one broker's memory. A client that comes with a session of another broker is told that there is none,
 and sends a full request. So is one whose session gave way, which only those do that were not used for a while: where
-all are in use, a newcomer gets none and goes on with full requests.
+all are in use, a newcomer gets none and goes on with full requests. The partitions that all sessions name together are
+bounded too: a session that would name more than there is room for is ended, or not begun. So is one that would name a
+topic by a longer name than topics can have, so that the bytes of all names are bounded with the partitions.
 """
 
 from collections import OrderedDict
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from lakestream.interfaces import Clock
+from lakestream.model.configs import MAX_NAME
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.hot import ParsedFetch, Topic, Wanted
 
@@ -43,7 +46,7 @@ class Session:
         """Whether the consumer has to be told of this partition; what it is told is remembered."""
         previous = self.told.get(key)
         self.told[key] = (high_watermark, log_start)
-        if has_more:
+        if has_more and key in self.wanted:
             # Whoever was served goes to the end, so that the others come first next time.
             self.wanted[key] = self.wanted.pop(key)
         return has_more or previous != (high_watermark, log_start)
@@ -52,11 +55,14 @@ class Session:
 class Sessions:
     """The sessions of one broker, those first that were not used for longest."""
 
-    def __init__(self, random: Random, clock: Clock, limit: int = 1000) -> None:
+    def __init__(self, random: Random, clock: Clock, limit: int = 1000, most_partitions: int = 200_000) -> None:
         self._random = random
         self._clock = clock
         self._limit = limit
+        self._most_partitions = most_partitions
         self._by_id: OrderedDict[int, Session] = OrderedDict()
+        self.partitions = 0
+        """What all sessions name together."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -67,11 +73,11 @@ class Sessions:
         """The session if there is one, the partitions to read, and an error code. `by_ids`: how it names topics."""
         asked = {(topic, one.partition): one for topic, partitions in request.topics for one in partitions}
         if request.session_epoch == FINAL_EPOCH:
-            self._by_id.pop(request.session_id, None)
+            self._end(request.session_id)
             return None, asked, 0
         if request.session_epoch == INITIAL_EPOCH:
-            self._by_id.pop(request.session_id, None)
-            return self._begin(asked, by_ids), asked, 0
+            self._end(request.session_id)
+            return None if _too_long(request) else self._begin(asked, by_ids), asked, 0
         session = self._by_id.get(request.session_id)
         if session is None:
             return None, {}, int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -80,25 +86,43 @@ class Sessions:
         if session.by_ids != by_ids:
             # Its answer could not name the topics that were asked for in the other way.
             return None, {}, int(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        growth = len(asked.keys() - session.wanted.keys())
+        if growth and (self.partitions + growth > self._most_partitions or _too_long(request)):
+            self._end(session.id)
+            return None, {}, int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._by_id.move_to_end(session.id)
         session.used_s = self._clock.monotonic()
         session.epoch = 1 if session.epoch == MAX_ID else session.epoch + 1
+        before = len(session.wanted)
         session.wanted.update(asked)
         for topic, partitions in request.forgotten:
             for partition in partitions:
                 session.wanted.pop((topic, partition), None)
                 session.told.pop((topic, partition), None)
+        self.partitions += len(session.wanted) - before
         return session, dict(session.wanted), 0
 
     def _begin(self, asked: dict[PartitionKey, Wanted], by_ids: bool) -> Session | None:
         now = self._clock.monotonic()
-        if len(self._by_id) >= self._limit:
-            oldest = next(iter(self._by_id.values()))
-            if now - oldest.used_s <= UNUSED_S:
+        while len(self._by_id) >= self._limit or self.partitions + len(asked) > self._most_partitions:
+            oldest = next(iter(self._by_id.values()), None)
+            if oldest is None or now - oldest.used_s <= UNUSED_S:
                 return None
-            del self._by_id[oldest.id]
+            self._end(oldest.id)
         session_id = self._random.randint(1, MAX_ID)
         while session_id in self._by_id:
             session_id = self._random.randint(1, MAX_ID)
-        session = self._by_id[session_id] = Session(session_id, by_ids, now, wanted=asked)
+        session = self._by_id[session_id] = Session(session_id, by_ids, now, wanted=dict(asked))
+        self.partitions += len(asked)
         return session
+
+    def _end(self, session_id: int) -> None:
+        """Forget a session, if there is one."""
+        session = self._by_id.pop(session_id, None)
+        if session is not None:
+            self.partitions -= len(session.wanted)
+
+
+def _too_long(request: ParsedFetch) -> bool:
+    """Whether the request names a topic by a longer name than topics can have."""
+    return any(isinstance(topic, str) and len(topic) > MAX_NAME for topic, _ in request.topics)

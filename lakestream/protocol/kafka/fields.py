@@ -19,7 +19,8 @@ Sized = Callable[[Buffer, int, int], tuple[Any, int]]
 """(buffer, position, length or count) -> (value, position)."""
 
 ITEMS_LIMIT: Final = 100_000
-"""Items of one list: a struct of two bytes on the wire takes a hundred in memory."""
+"""Items of one list: a struct of two bytes on the wire takes a hundred in memory, and so may the answer to a number. A
+topic has no more partitions."""
 
 _SHORT: Final = struct.Struct(">h")
 _LONG: Final = struct.Struct(">i")
@@ -74,7 +75,7 @@ def array_of(wire: str, size: int) -> Sized:
     """A list of values of fixed width."""
 
     def reader(b: Buffer, p: int, n: int) -> tuple[list[Any], int]:
-        if n * size > len(b) - p:
+        if n * size > len(b) - p or n > ITEMS_LIMIT:
             raise Malformed(f"{n} values of {size} bytes where {len(b) - p} bytes are left")
         return list(struct.unpack_from(_repeated(wire, n), b, p)), p + n * size
 
@@ -96,6 +97,15 @@ def list_of(read: Decoder, least: int) -> Sized:
             item, p = read(b, p)
             items.append(item)
         return items, p
+
+    return reader
+
+
+def maybe_struct(read: Decoder) -> Decoder:
+    """A struct that may be null: one signed byte in front says so, below zero for null."""
+
+    def reader(b: Buffer, p: int) -> tuple[Any, int]:
+        return (None, p + 1) if b[p] & 0x80 else read(b, p + 1)
 
     return reader
 
@@ -180,6 +190,17 @@ def list_writer(length: Put, null: bytes, item: Encoder) -> Encoder:
                 item(value, out)
 
     return write
+
+
+def maybe_struct_writer(write: Encoder) -> Encoder:
+    def write_or_null(value: Any, out: bytearray) -> None:
+        if value is None:
+            out.append(0xFF)
+        else:
+            out.append(1)
+            write(value, out)
+
+    return write_or_null
 
 
 def write_tags(message: Any, out: bytearray, table: list[tuple[int, str, Any, Encoder]]) -> None:

@@ -156,7 +156,9 @@ class GroupOffsetApis:
         streams = self._replica.state.streams.by_id
         topics: dict[bytes, OffsetFetchResponseTopic] = {}
         for stream_id, commit in commits.items():
-            stream = streams[stream_id]
+            stream = streams.get(stream_id)
+            if stream is None:
+                continue  # of a deleted topic, about to be forgotten
             topic = topics.setdefault(
                 stream.topic.id, OffsetFetchResponseTopic(name=stream.topic.name, topic_id=stream.topic.id)
             )

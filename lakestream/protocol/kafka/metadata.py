@@ -3,16 +3,17 @@
 Departures from Kafka: every broker can be asked for everything, so the leader of a partition only spreads the load, and
 the controller is the live broker with the lowest id. The replication factor is shown as it was asked for: where fewer
 brokers live, ids of brokers that do not exist fill the list. A topic that is made by asking for it is there at once,
-in the same answer. No features are advertised.
+in the same answer. The one feature is `lakestream.level`, the level of the state machine that all brokers know.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from lakestream.metadata.replica import Replica
 from lakestream.model.batch import LEADER_EPOCH
+from lakestream.model.levels import NEWEST
 from lakestream.model.members import Member
 from lakestream.model.placement import rankings
 from lakestream.model.topics import Topic, name_problem
@@ -20,6 +21,7 @@ from lakestream.protocol.kafka.apis import APIS
 from lakestream.protocol.kafka.calls import Handler, RequestContext
 from lakestream.protocol.kafka.creation import TopicMaker
 from lakestream.protocol.kafka.errors import ErrorCode
+from lakestream.protocol.kafka.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -27,17 +29,22 @@ from lakestream.protocol.kafka.messages.metadata import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    FinalizedFeatureKey,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
+    SupportedFeatureKey,
 )
 from lakestream.protocol.kafka.messages.types import NOT_ASKED, ZERO_UUID
 from lakestream.protocol.kafka.refusals import Refusal, stale
+from lakestream.stream.turns import chunks
 
 SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+LEVEL_FEATURE: Final = "lakestream.level"
+"""The state's level, which `kafka-features describe` shows: what all live brokers know, and what is in use."""
 IDS_SINCE: Final = 12
 """The first version of Metadata that asks by topic id."""
 BROKERS, CONTROLLERS = 1, 2
@@ -45,6 +52,7 @@ BROKERS, CONTROLLERS = 1, 2
 SHOWN_REPLICAS_MAX: Final = 1_000_000
 """Of one topic: more would make an answer of many megabytes from a request of a few bytes."""
 CACHE_LIMIT: Final = 20_000
+TOPICS_A_TURN: Final = 500
 CACHED_REPLICATION_MAX: Final = 16
 TRY_AGAIN: Final = ErrorCode.LEADER_NOT_AVAILABLE
 LASTING: Final = (
@@ -55,8 +63,6 @@ LASTING: Final = (
 )
 INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
 """Kafka's own topics, which have no part here: asking for one does not make it."""
-
-Describe = Callable[[Topic], MetadataResponseTopic]
 
 
 def _bits(*operations: int) -> int:
@@ -87,7 +93,15 @@ class MetadataApis:
         names = (request.client_software_name, request.client_software_version)
         if context.version >= 3 and not all(map(SOFTWARE.fullmatch, names)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        return ApiVersionsResponse(api_keys=[_range(key) for key in sorted(self._served())])
+        level = self._replica.state.level
+        return ApiVersionsResponse(
+            api_keys=[_range(key) for key in sorted(self._served())],
+            supported_features=[SupportedFeatureKey(name=LEVEL_FEATURE, min_version=1, max_version=NEWEST)],
+            finalized_features_epoch=level,
+            finalized_features=[
+                FinalizedFeatureKey(name=LEVEL_FEATURE, max_version_level=level, min_version_level=level)
+            ],
+        )
 
     async def unsupported_version(self, context: RequestContext, request: None) -> ApiVersionsResponse:
         """To a version of ApiVersions that we do not know: what we do know of it, in version 0, as Kafka does."""
@@ -95,7 +109,8 @@ class MetadataApis:
 
     # -- Metadata ---------------------------------------------------------------------------------------------------
 
-    async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    async def metadata(self, context: RequestContext, request: MetadataRequest) -> Any:
+        """Very many partitions are described in turns, so that no other client waits."""
         asked = request.topics
         if context.version < IDS_SINCE and any(one.topic_id != ZERO_UUID or one.name is None for one in asked or ()):
             return _too_early(request)
@@ -107,12 +122,14 @@ class MetadataApis:
             refused = await self._settle(asked, request.allow_auto_topic_creation)
         state = self._replica.state
         brokers = state.members.brokers()
-        describe = self._describer(tuple(broker.id for broker in brokers), request.include_topic_authorized_operations)
+        found: list[Topic | MetadataResponseTopic]
         if everything:
-            topics = [describe(topic) for topic in state.topics.by_name.values()]
+            found = list(state.topics.by_name.values())
         else:
-            topics = [self._answer(one, refused, describe) for one in self._once(asked or [])]
-        return MetadataResponse(
+            found = [self._find(one) or self._unknown(one, refused) for one in self._once(asked or [])]
+        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+        topics = await self._described(found, tuple(broker.id for broker in brokers), operations)
+        response = MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=b.id, host=b.host, port=b.port, rack=_rack(b)) for b in brokers],
             cluster_id=state.cluster,
             controller_id=brokers[0].id if brokers else -1,
@@ -121,6 +138,23 @@ class MetadataApis:
                 CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
             ),
         )
+        return await large_answer(context, response, sum(1 + len(one.partitions) for one in topics))
+
+    async def _described(
+        self, found: Sequence[Topic | MetadataResponseTopic], brokers: tuple[int, ...], operations: int
+    ) -> list[MetadataResponseTopic]:
+        """The topics as clients are shown them; what is an answer already stays as it is."""
+        described: list[MetadataResponseTopic] = []
+        for number, one in enumerate(found, 1):
+            if isinstance(one, Topic):
+                partitions = await self._partitions.of(one, brokers)
+                one = MetadataResponseTopic(
+                    name=one.name, topic_id=one.id, partitions=partitions, topic_authorized_operations=operations
+                )
+            described.append(one)
+            if number % TOPICS_A_TURN == 0:
+                await asyncio.sleep(0)
+        return described
 
     async def _settle(self, asked: list[MetadataRequestTopic], may_create: bool) -> dict[str, Refusal]:
         """Before saying no be current (L6), and make what may be made; why that failed, by name ("" for all)."""
@@ -133,8 +167,7 @@ class MetadataApis:
             return {}
         missing = {one.name or "": None for one in asked if one.topic_id == ZERO_UUID and self._find(one) is None}
         names = [name for name in missing if name not in INTERNAL_TOPICS and not name_problem(name)]
-        outcomes = await asyncio.gather(*map(self._maker.make, names))
-        return {name: outcome for name, outcome in zip(names, outcomes, strict=True) if outcome is not None}
+        return await self._maker.make_all(names)
 
     def _once(self, asked: list[MetadataRequestTopic]) -> Iterable[MetadataRequestTopic]:
         """Each topic is told of once, be it asked for by its name, by its id, or by both."""
@@ -144,14 +177,10 @@ class MetadataApis:
             once.setdefault(topic.id if topic is not None else (one.topic_id, one.name), one)
         return once.values()
 
-    def _answer(
-        self, asked: MetadataRequestTopic, refused: Mapping[str, Refusal], describe: Describe
-    ) -> MetadataResponseTopic:
+    def _unknown(self, asked: MetadataRequestTopic, refused: Mapping[str, Refusal]) -> MetadataResponseTopic:
+        """Why a topic is not described."""
         by_id = asked.topic_id != ZERO_UUID
         name = asked.name or ""
-        topic = self._find(asked)
-        if topic is not None:
-            return describe(topic)
         failed = refused.get("") or refused.get(name)
         if by_id:
             code = failed.code if failed else ErrorCode.UNKNOWN_TOPIC_ID
@@ -166,19 +195,6 @@ class MetadataApis:
         if asked.topic_id != ZERO_UUID:
             return topics.by_id.get(asked.topic_id)
         return topics.by_name.get(asked.name or "")
-
-    def _describer(self, brokers: tuple[int, ...], with_operations: bool) -> Describe:
-        operations = TOPIC_OPERATIONS if with_operations else NOT_ASKED
-
-        def describe(topic: Topic) -> MetadataResponseTopic:
-            return MetadataResponseTopic(
-                name=topic.name,
-                topic_id=topic.id,
-                partitions=self._partitions.of(topic, brokers),
-                topic_authorized_operations=operations,
-            )
-
-        return describe
 
     # -- DescribeCluster --------------------------------------------------------------------------------------------
 
@@ -230,26 +246,31 @@ class PartitionCache:
         self._brokers: tuple[int, ...] = ()
         self._known: dict[bytes, list[MetadataResponsePartition]] = {}
 
-    def of(self, topic: Topic, brokers: tuple[int, ...]) -> list[MetadataResponsePartition]:
+    async def of(self, topic: Topic, brokers: tuple[int, ...]) -> list[MetadataResponsePartition]:
         if brokers != self._brokers or len(self._known) >= CACHE_LIMIT:
             self._brokers = brokers
             self._known.clear()
         known = self._known.get(topic.id)
         if known is None or len(known) != len(topic.streams):
-            known = _partitions(topic, brokers)
-            if topic.replication <= CACHED_REPLICATION_MAX:
+            known = []
+            for span in chunks(range(len(topic.streams)), TURN):
+                known += shown_partitions(topic, brokers, range(span[0], span[-1] + 1))
+                if len(span) == TURN:
+                    await asyncio.sleep(0)
+            if topic.replication <= CACHED_REPLICATION_MAX and brokers == self._brokers:
                 self._known[topic.id] = known
         return known
 
 
-def _partitions(topic: Topic, brokers: tuple[int, ...]) -> list[MetadataResponsePartition]:
+def shown_partitions(topic: Topic, brokers: tuple[int, ...], span: range) -> list[MetadataResponsePartition]:
+    """Some partitions of a topic as clients are shown them: who leads, and which brokers fill the list of replicas."""
     count = len(topic.streams)
     shown = min(topic.replication, max(SHOWN_REPLICAS_MAX // count, len(brokers), 1))
     missing = max(shown - len(brokers), 0)
     live = set(brokers)
     absent = [one for one in range(len(brokers) + missing) if one not in live][:missing]
     partitions = []
-    for index, order in enumerate(rankings(brokers, topic.id, range(count))):
+    for index, order in zip(span, rankings(brokers, topic.id, span), strict=True):
         replicas = (order + absent)[:shown]
         partitions.append(
             MetadataResponsePartition(

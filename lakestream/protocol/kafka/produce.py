@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.batch import NO_TIMESTAMP, BatchInfo, Codec, Fault, restamp_log_append_time
+from lakestream.model.batch import NO_TIMESTAMP, BatchInfo, Codec, Fault
 from lakestream.model.check import check_batch
 from lakestream.model.compression import MAX_DECOMPRESSED_BYTES
 from lakestream.model.kernels import KEY_SIZE
@@ -51,7 +51,7 @@ Name = str | bytes
 class Producing:
     """One Produce request until its answer: its batches for the appender, and what each partition is told."""
 
-    __slots__ = ("acks", "api", "call", "refused", "results", "rows", "size", "views", "waiting")
+    __slots__ = ("acks", "api", "call", "refused", "results", "rows", "size", "stamped", "views", "waiting")
 
     def __init__(self, api: "ProduceApi", call: ProduceCall, acks: int) -> None:
         self.api = api
@@ -61,8 +61,9 @@ class Producing:
         self.rows: list[BatchRow] = []
         self.views: list[memoryview] = []
         self.results: list[int] = []
-        self.waiting: list[tuple[Name, int, Stream, int]] = []
-        """Of each row: the topic as it was named, the partition, its stream, its log append time."""
+        self.stamped: list[int] = []
+        self.waiting: list[tuple[Name, int, Stream]] = []
+        """Of each row: the topic as it was named, the partition, its stream."""
         self.refused: list[tuple[Name, Produced]] = []
 
     def release(self) -> None:
@@ -72,7 +73,8 @@ class Producing:
         if not self.acks:
             self._unanswered(answer)
         elif type(answer) is list and len(answer) == 1 and answer[0] >= 0 and not self.refused:
-            name, partition, stream, time_ms = self.waiting[0]
+            name, partition, stream = self.waiting[0]
+            time_ms = self.api.append_time(stream, self.rows[0]) if self.stamped else -1
             call, throttle_ms = self.call, self.api.throttle_ms((stream,))
             frame = encode_one_produced(
                 call.version, call.correlation_id, name, partition, 0, answer[0], time_ms, stream.start, throttle_ms
@@ -91,10 +93,12 @@ class Producing:
         topics: dict[Name, list[Produced]] = {}
         for name, refused in self.refused:
             topics.setdefault(name, []).append(refused)
-        for index, (name, partition, stream, time_ms) in enumerate(self.waiting):
+        stamped = set(self.stamped)
+        for index, (name, partition, stream) in enumerate(self.waiting):
+            time_ms = self.api.append_time(stream, self.rows[index]) if index in stamped else -1
             result = answer if isinstance(answer, LakestreamError) else answer[index]
             topics.setdefault(name, []).append(told(partition, stream, time_ms, result))
-        call, throttle_ms = self.call, self.api.throttle_ms([stream for _, _, stream, _ in self.waiting])
+        call, throttle_ms = self.call, self.api.throttle_ms([stream for _, _, stream in self.waiting])
         self._answer(
             encode_produce_response(call.version, call.correlation_id, list(topics.items()), throttle_ms), throttle_ms
         )
@@ -316,28 +320,32 @@ class ProduceApi:
                     self.refused += 1
                 else:
                     stream = self.stream(topic, partition, name)
-                    time_ms = self._add(producing, stream, info, start, length)
-                    producing.waiting.append((name, partition, stream, time_ms))
+                    self._add(producing, stream, info, start, length)
+                    producing.waiting.append((name, partition, stream))
         if producing.rows:
             self._appender.submit(producing)
         else:
             call.release()
             producing.done([])
 
-    def _add(self, producing: Producing, stream: Stream, info: BatchInfo, start: int, length: int) -> int:
-        """Add the batch to what is submitted; returns its log append time."""
+    def _add(self, producing: Producing, stream: Stream, info: BatchInfo, start: int, length: int) -> None:
+        """Add the batch to what is submitted; the tick that takes it gives it its append time, if it wants one."""
         view = producing.call.view
-        time_ms, greatest = -1, info.max_timestamp
         if self._rules.of(stream.topic).log_append_time:
-            time_ms = greatest = self._clock.wall_ms()
-            restamp_log_append_time(view, start, length, time_ms)
+            producing.stamped.append(len(producing.rows))
         producing.rows.append(
-            (stream.id, info.count, length, greatest, info.producer_id, info.producer_epoch, info.base_sequence)
-        )
+            (
+                stream.id, info.count, length, info.max_timestamp, info.producer_id, info.producer_epoch,
+                info.base_sequence,
+            )
+        )  # fmt: skip
         producing.views.append(view[start : start + length])
         producing.results.append(0)
         producing.size += length
-        return time_ms
+
+    def append_time(self, stream: Stream, row: BatchRow) -> int:
+        """Of a batch that was just appended, and stamped: as the fold decided, or as its tick did (L19)."""
+        return self._replica.state.streams.append_times.by_stream.get(stream.id, row[3])
 
     def stream(self, topic: Topic | None, partition: int, name: Name) -> Stream:
         if topic is None:
@@ -353,9 +361,11 @@ class ProduceApi:
         streams = self._replica.state.streams
         if streams.entries * 2 < streams.limit:
             return 0
-        share = streams.share(len(self._replica.state.topics.by_id))
-        fullest: int = max((stream.topic.entries for stream in appended), default=0)
-        return max(0, (2 * fullest - share) * THROTTLE_MS // share)
+        fullest = max((stream.topic for stream in appended), key=lambda topic: topic.entries, default=None)
+        if fullest is None:
+            return 0
+        share = streams.share(fullest, len(self._replica.state.topics.by_id))
+        return max(0, (2 * fullest.entries - share) * THROTTLE_MS // share)
 
 
 class _BadRecords(Rejected):

@@ -41,7 +41,8 @@ from lakestream.protocol.kafka.messages.topics import (
     DeleteTopicState,
 )
 from lakestream.protocol.kafka.messages.types import ZERO_UUID
-from lakestream.protocol.kafka.refusals import Refusal, propose, stale
+from lakestream.protocol.kafka.refusals import Refusal, propose, settled, stale
+from lakestream.stream.long_topics import create_topic, grow_topic
 
 HIGH_WATERMARK = -1
 TRY_AGAIN = ErrorCode.LEADER_NOT_AVAILABLE
@@ -75,7 +76,7 @@ class TopicApis:
         async def create(name: str, command: CreateTopic | Refusal | None) -> CreatableTopicResult:
             outcome: object = command
             if isinstance(command, CreateTopic) and not request.validate_only:
-                outcome = await propose(self._replica, command)
+                outcome = await settled(create_topic(self._replica, command))
             if isinstance(outcome, Refusal):
                 return CreatableTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
             assert isinstance(command, CreateTopic)
@@ -174,7 +175,7 @@ class TopicApis:
         async def grow(asked: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
             outcome: object = failed or self._growth(asked, times[asked.name])
             if isinstance(outcome, CreatePartitions) and not request.validate_only:
-                outcome = await propose(self._replica, outcome)
+                outcome = await settled(grow_topic(self._replica, outcome))
             if isinstance(outcome, Refusal):
                 return CreatePartitionsTopicResult(
                     name=asked.name, error_code=outcome.code, error_message=outcome.message

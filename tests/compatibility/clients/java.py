@@ -135,11 +135,11 @@ class JavaConsumer:
         self._java.call("close_consumer", on=self._number)
 
 
-def compiled() -> str:
+def compiled(sources: Path = SOURCES, folder: Path = CACHE) -> str:
     """The class path of the compiled programs and their jars; test processes that come at once make them once."""
-    pom, programs = SOURCES / "pom.xml", sorted(SOURCES.glob("*.java"))
+    pom, programs = sources / "pom.xml", sorted(sources.glob("*.java"))
     wanted = hashlib.sha256(b"".join(file.read_bytes() for file in [pom, *programs])).hexdigest()
-    folder, libs, classes, stamp = CACHE, CACHE / "libs", CACHE / "classes", CACHE / "made-from"
+    libs, classes, stamp = folder / "libs", folder / "classes", folder / "made-from"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -15,7 +15,8 @@ Transcript = list[tuple[str, Any]]
 
 SYMBOLS = {
     "topic_id": "topic", "member_id": "member", "leader": "member", "producer_id": "producer", "session_id": "session",
-    "cluster_id": "cluster", "port": "port", "log_append_time": "time",
+    "cluster_id": "cluster", "port": "port", "log_append_time": "time", "log_dir": "log dir", "total_bytes": "space",
+    "usable_bytes": "space",
 }  # fmt: skip
 """Fields whose values are the broker's own choice, and what they name."""
 NOBODY = (None, "", -1, str(NO_SUCH_ID))
@@ -79,8 +80,8 @@ class Normal:
         return [self.of(one, name) for one in values]
 
     def _symbol(self, kind: str, value: Any) -> str:
-        if kind == "time":
-            return "a time"
+        if kind in ("time", "space"):
+            return f"a {kind}"
         number = sum(known == kind for known, _ in self._symbols) + 1
         return self._symbols.setdefault((kind, value), f"{kind} {number}")
 

@@ -35,12 +35,13 @@ class Departure:
 
 
 INTERNAL_ERROR = "Some nonsense makes Kafka fail with an internal error; here it has a code of its own, or an answer."
+ONE_FEATURE = "The one feature is `lakestream.level`."
 AT_FORMATTING = "Kafka sets `min.insync.replicas` for the whole cluster when its storage is formatted."
 
 DEPARTURES = [
     Departure(".*", r".*error_message", "Errors are explained where Kafka leaves it at the code.", more),
     Departure("ApiVersions", r"api_keys\[\d+\]", "What is not supported is not advertised.", less),
-    Departure("ApiVersions", r"(supported|finalized)_features.*", "No features are advertised."),
+    Departure("ApiVersions", r"(supported|finalized)_features.*", ONE_FEATURE),
     Departure("Metadata.*making", ".*", "A topic that is made by asking for it is in the very answer."),
     Departure("Metadata.*colliding", ".*", "Why a topic cannot be made by asking for it is in the answer too."),
     Departure(
@@ -49,6 +50,11 @@ DEPARTURES = [
     Departure("Metadata.*neither", ".*", INTERNAL_ERROR),
     Departure("Produce.*(codec 5|not gzip)", ".*error_code", INTERNAL_ERROR),
     Departure("Fetch.*(isolation 2|limit -1)", ".*", INTERNAL_ERROR),
+    Departure("DescribeTopicPartitions.*no name", ".*", INTERNAL_ERROR),
+    Departure(
+        "DescribeProducers", ".*last_timestamp",
+        "The last timestamp of a producer is the cluster's time when it last wrote, to whichever partition.",
+    ),
     Departure("IncrementalAlterConfigs.*operation 9", ".*", INTERNAL_ERROR),
     Departure(
         "Produce.*(log append time|delete horizon)", ".*",

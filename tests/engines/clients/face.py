@@ -104,12 +104,13 @@ def keys(store: S3Server | None) -> dict[str, str]:
 class Remote(Sql):
     """SQL by a program that runs in an environment of its own."""
 
-    def __init__(self, name: str, *arguments: str, store: S3Server | None = None) -> None:
-        python = build.PLACE / name / "bin" / "python"
-        log = (build.PLACE / f"{name}.log").open("w")
+    def __init__(self, name: str, *arguments: str, store: S3Server | None = None, program: str = "") -> None:
+        """`program`: what it is called if not as its environment."""
+        python, program = build.PLACE / name / "bin" / "python", program or name
+        log = (build.PLACE / f"{program}.log").open("w")
         with log:
             self._process = subprocess.Popen(
-                [python, PROGRAMS / f"{name}_sql.py", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [python, PROGRAMS / f"{program}_sql.py", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=log, text=True, env={**keys(store), "TZ": "UTC", "PYTHONPATH": ""},
             )  # fmt: skip
         self._answer()

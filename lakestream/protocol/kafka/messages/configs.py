@@ -1,4 +1,4 @@
-"""Settings of topics and brokers: DescribeConfigs, IncrementalAlterConfigs."""
+"""Settings of topics and brokers: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources."""
 
 from lakestream.protocol.kafka.messages.types import Bool, Int8, Int16, Int32, field, message
 
@@ -83,3 +83,46 @@ class AlterConfigsResourceResponse:
 class IncrementalAlterConfigsResponse:
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse] = field(factory=list)
+
+
+@message
+class ReplacingConfig:
+    name: str = ""
+    value: str | None = None
+
+
+@message
+class ReplacingConfigsResource:
+    resource_type: Int8 = 0
+    resource_name: str = ""
+    configs: list[ReplacingConfig] = field(factory=list)
+
+
+@message
+class AlterConfigsRequest:
+    resources: list[ReplacingConfigsResource] = field(factory=list)
+    validate_only: Bool = False
+
+
+@message
+class AlterConfigsResponse:
+    throttle_time_ms: Int32 = 0
+    responses: list[AlterConfigsResourceResponse] = field(factory=list)
+
+
+@message
+class ListConfigResourcesRequest:
+    resource_types: list[Int8] = field(since=1, factory=list)
+
+
+@message
+class ListedConfigResource:
+    resource_name: str = ""
+    resource_type: Int8 = field(since=1, default=16)
+
+
+@message
+class ListConfigResourcesResponse:
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    config_resources: list[ListedConfigResource] = field(factory=list)

@@ -1,4 +1,4 @@
-"""What a client asks first: ApiVersions, Metadata, DescribeCluster."""
+"""What a client asks first: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions."""
 
 from lakestream.protocol.kafka.messages.types import (
     NOT_ASKED,
@@ -132,3 +132,53 @@ class DescribeClusterResponse:
     controller_id: Int32 = -1
     brokers: list[DescribeClusterBroker] = field(factory=list)
     cluster_authorized_operations: Int32 = NOT_ASKED
+
+
+@message
+class DescribedTopicName:
+    name: str = ""
+
+
+@message
+class PartitionCursor:
+    """Where the next page begins."""
+
+    topic_name: str = ""
+    partition_index: Int32 = 0
+
+
+@message
+class DescribeTopicPartitionsRequest:
+    topics: list[DescribedTopicName] = field(factory=list)
+    response_partition_limit: Int32 = 2000
+    cursor: PartitionCursor | None = None
+
+
+@message
+class DescribedPartition:
+    error_code: Int16 = 0
+    partition_index: Int32 = 0
+    leader_id: Int32 = 0
+    leader_epoch: Int32 = -1
+    replica_nodes: list[Int32] = field(factory=list)
+    isr_nodes: list[Int32] = field(factory=list)
+    eligible_leader_replicas: list[Int32] | None = None
+    last_known_elr: list[Int32] | None = None
+    offline_replicas: list[Int32] = field(factory=list)
+
+
+@message
+class DescribedTopic:
+    error_code: Int16 = 0
+    name: str | None = ""
+    topic_id: Uuid = ZERO_UUID
+    is_internal: Bool = False
+    partitions: list[DescribedPartition] = field(factory=list)
+    topic_authorized_operations: Int32 = NOT_ASKED
+
+
+@message
+class DescribeTopicPartitionsResponse:
+    throttle_time_ms: Int32 = 0
+    topics: list[DescribedTopic] = field(factory=list)
+    next_cursor: PartitionCursor | None = None

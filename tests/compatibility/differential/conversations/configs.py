@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources."""
 
 from typing import Any
 
@@ -107,4 +107,62 @@ def the_whole_cluster(talk: Talk) -> None:
         describe(talk, "all brokers", (BROKER, ""), include_synonyms=True)
 
 
-CONVERSATIONS = (describing_topics, describing_others, altering_topics, altering_others, the_whole_cluster)
+def replace(talk: Talk, note: str, name: str, *configs: tuple[str, str | None], **more: Any) -> None:
+    given = [{"name": key, "value": value} for key, value in configs]
+    resource = {"resource_type": more.pop("kind", TOPIC), "resource_name": name, "configs": given}
+    version = more.pop("version", -1)
+    talk.ask("AlterConfigs", version, note, resources=[resource], **more)
+
+
+def replacing_topics(talk: Talk) -> None:
+    """But for a topic that is named twice, to which Kafka never answers."""
+    keys = ["retention.ms", "cleanup.policy", "segment.ms"]
+    for version in versions("AlterConfigs"):
+        topic = talk.topic(retention_ms=5000)
+        for note, *configs in (
+            ("another", ("segment.ms", "6000")),
+            ("two", ("retention.ms", "1"), ("segment.ms", "2000")),
+            ("unknown", ("no.such", "1")),
+            ("invalid", ("retention.ms", "x")),
+            ("null", ("retention.ms", None)),
+            ("twice", ("retention.ms", "1"), ("retention.ms", "2")),
+            ("one of two is wrong", ("retention.ms", "9"), ("segment.ms", "x")),
+        ):
+            replace(talk, str(note), topic.name, *configs, version=version)  # type: ignore[arg-type]
+            talk.settle()
+            describe(talk, f"after {note}", (TOPIC, topic.name), keys=keys)
+        replace(talk, "only looked at", topic.name, ("retention.ms", "77"), version=version, validate_only=True)
+        replace(talk, "looked at, wrong", topic.name, ("retention.ms", "x"), version=version, validate_only=True)
+        replace(talk, "unknown topic", "nowhere", ("retention.ms", "77"), version=version)
+        replace(talk, "illegal topic", "a b", ("retention.ms", "77"), version=version)
+        replace(talk, "empty topic", "", ("retention.ms", "77"), version=version)
+        replace(talk, "nothing", topic.name, version=version)
+        talk.settle()
+        describe(talk, "after", (TOPIC, topic.name), keys=keys)
+
+
+def replacing_others(talk: Talk) -> None:
+    replace(talk, "kind 99", "x", ("a", "1"), kind=99)
+    replace(talk, "kind 0", "x", ("a", "1"), kind=0)
+    replace(talk, "no broker", "x", ("num.partitions", "1"), kind=BROKER)
+    replace(talk, "another broker", "7", ("message.max.bytes", "2000000"), kind=BROKER)
+    replace(talk, "all brokers, not a number", "", ("message.max.bytes", "x"), kind=BROKER)
+    talk.ask("AlterConfigs", -1, "no resources", resources=[])
+
+
+def listing(talk: Talk) -> None:
+    """Topics come and go, so those of others are left out."""
+    talk.ask("ListConfigResources", 0, "client metrics")
+    for kinds in ([16], [32], [4], [16, 32, 4, 4], [0], [1], [3], [4, 99]):
+        talk.ask("ListConfigResources", 1, f"kinds {kinds}", resource_types=kinds)
+    topic = talk.topic()
+    for kinds in ([2], []):
+        listed = talk.quietly("ListConfigResources", 1, resource_types=kinds).config_resources
+        found = [(one.resource_type, one.resource_name) for one in listed if one.resource_name in (topic.name, "0")]
+        talk.note(f"ListConfigResources {kinds}", sorted(one for one in found if one[0] in (TOPIC, BROKER)))
+
+
+CONVERSATIONS = (
+    describing_topics, describing_others, altering_topics, altering_others, the_whole_cluster, replacing_topics,
+    replacing_others, listing,
+)  # fmt: skip

@@ -199,6 +199,36 @@ def two_members(talk: Talk) -> None:
         talk.ask("DescribeGroups", 6, "one left", groups=[group])
 
 
+def commits_while_another_joins(talk: Talk) -> None:
+    """Between a join phase and the assignment a commit has to wait, unless the next join phase has begun."""
+    topic = talk.topic()
+    for version in (2, 5, 9):
+        group = talk.fresh()
+        one = member_of(talk, group)
+        talk.note("the first", {"member_id": one.member_id})
+        partitions = [{"partition_index": 0, "committed_offset": 7}]
+        commit = {
+            "group_id": group, "member_id": one.member_id, "generation_id_or_member_epoch": one.generation_id,
+            "topics": [{**topic.ref, "partitions": partitions}],
+        }  # fmt: skip
+        talk.ask("OffsetCommit", version, "before the assignment", **commit)
+        other, found = talk.connect(), talk.quietly("JoinGroup", **joining(group))
+        talk.ask("OffsetCommit", version, "while another has an id and did not join", **commit)
+        joiner = threading.Thread(
+            target=talk.quietly, args=("JoinGroup",), kwargs={"on": other, **joining(group, found.member_id)}
+        )
+        joiner.start()
+        talk.until(lambda group=group: _state(talk, group) == "PreparingRebalance")
+        talk.ask("OffsetCommit", version, "while another joins", **commit)
+        talk.ask("OffsetCommit", version, "unknown member", **{**commit, "member_id": "nobody"})
+        talk.ask("OffsetCommit", version, "next generation", **{**commit, "generation_id_or_member_epoch": 2})
+        asked = [{"name": topic.name, "partition_indexes": [0]}]
+        talk.ask("OffsetFetch", 7, "what was kept", group_id=group, topics=asked)
+        talk.ask("JoinGroup", 9, "the first again", **joining(group, one.member_id))
+        joiner.join(20)
+        talk.ask("OffsetCommit", version, "of the generation before", **commit)
+
+
 def _state(talk: Talk, group: str) -> str:
     return str(talk.quietly("DescribeGroups", groups=[group]).groups[0].group_state)
 
@@ -279,5 +309,5 @@ def from_outside(talk: Talk) -> None:
 
 CONVERSATIONS = (
     a_group_of_one, refused_joins, refused_syncs_and_beats, leaving, static_members, two_members,
-    members_that_fall_silent, several_protocols, from_outside,
+    commits_while_another_joins, members_that_fall_silent, several_protocols, from_outside,
 )  # fmt: skip

@@ -1,0 +1,178 @@
+"""A crowded state: what another client waits while it fills, and what producers, partitions and groups cost.
+
+A crowd creates a topic of very many partitions, writes to it as very many idempotent producers, commits as very many
+groups, asks for all metadata and deletes the topic. Another client asks all the time for the metadata of a small topic
+and commits an offset for it, which has to be folded behind everything else. A quick run takes a tenth of each.
+"""
+
+import multiprocessing
+import socket
+import struct
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench.figures import Figure, at_most
+from bench.frames import receive
+from bench.ours import Lakestream
+from bench.process import resident_mb
+from bench.yard import Yard
+from lakestream.metadata.export import read_export
+from lakestream.model.records import Record, encode_batch
+from lakestream.protocol.kafka import codec
+from lakestream.protocol.kafka.apis import APIS
+from lakestream.protocol.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from lakestream.protocol.kafka.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from lakestream.protocol.kafka.messages.produce import (
+    InitProducerIdRequest,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from lakestream.protocol.kafka.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
+
+PARTITIONS, PRODUCERS, GROUPS = 100_000, 100_000, 20_000
+WIDE, SMALL = "wide", "small"
+CROWD = 200
+"""Clients at once."""
+PAUSE_S = 0.01
+BAR_S = 0.1
+
+
+def measure(yard: Yard) -> list[Figure]:
+    scale = 10 if yard.quick else 1
+    figures: list[Figure] = []
+    with yard.fresh() as broker:
+        broker.start()
+        loader = Loader(broker.bootstrap)
+        loader.say([(19, 5, CreateTopicsRequest(topics=[new_topic(SMALL, 1)], timeout_ms=60_000))])
+        before = _sizes(broker)
+        for name, count, frames in loader.phases(PARTITIONS // scale, PRODUCERS // scale, GROUPS // scale):
+            waits, seconds = _beside(broker.bootstrap, lambda frames=frames: loader.say(frames))  # type: ignore[misc]
+            after = _sizes(broker)
+            grown = f"{count:,} took {seconds:.1f} s, {after[0] - before[0]:+.0f} MB of memory"
+            most = f"99 of 100 requests within {sorted(waits)[len(waits) * 99 // 100] * 1000:.0f} ms"
+            note = f"{grown}, {(after[1] - before[1]) / 1e6:+.1f} MB of checkpoint; {most}"
+            longest = f"longest wait of others, {name}"
+            figures.append(Figure(name=longest, unit="s", ours=[max(waits)], bar=at_most(BAR_S), note=note))
+            before = after
+        loader.close()
+    return figures
+
+
+class Loader:
+    """A crowd of clients that do a lot: each has one request under way."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._connections = [connected(bootstrap) for _ in range(CROWD)]
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+    def say(self, requests: Sequence[tuple[int, int, object]] | Iterator[tuple[int, int, object]]) -> None:
+        """Send all, in turns; every answer is waited for."""
+        asked = 0
+        for asked, (key, version, message) in enumerate(requests, 1):
+            connection = self._connections[asked % CROWD]
+            if asked > CROWD:
+                receive(connection)
+            connection.sendall(frame(key, version, asked, message))
+        for last in range(max(asked - CROWD, 0) + 1, asked + 1):
+            receive(self._connections[last % CROWD])
+
+    def phases(self, partitions: int, producers: int, groups: int) -> Iterator[tuple[str, int, Any]]:
+        wide = CreateTopicsRequest(topics=[new_topic(WIDE, partitions)], timeout_ms=60_000)
+        yield "new partitions", partitions, [(19, 5, wide)]
+        yield "new producers", producers, ((22, 4, InitProducerIdRequest()) for _ in range(producers))
+        yield "producers' batches", producers, (self._batch(one, one % partitions) for one in range(producers))
+        yield "groups", groups, ((8, 7, commit(f"group-{one}", WIDE, one % partitions)) for one in range(groups))
+        yield "all metadata", partitions, [(3, 9, MetadataRequest(topics=None))]
+        yield "deletion", partitions, [(20, 4, DeleteTopicsRequest(topic_names=[WIDE], timeout_ms=60_000))]
+
+    def _batch(self, producer: int, partition: int) -> tuple[int, int, object]:
+        records = [Record(value=b"x" * 100, timestamp=1_700_000_000_000, offset=0)]
+        batch = encode_batch(records, producer_id=producer, producer_epoch=0, base_sequence=0)
+        data = [PartitionProduceData(index=partition, records=batch)]
+        topics = [TopicProduceData(name=WIDE, partition_data=data)]
+        return 0, 9, ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=topics)
+
+
+def new_topic(name: str, partitions: int) -> CreatableTopic:
+    return CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+
+
+def commit(group: str, topic: str, partition: int) -> OffsetCommitRequest:
+    rows = [OffsetCommitRequestPartition(partition_index=partition, committed_offset=1)]
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=rows)],
+    )
+
+
+def _beside(bootstrap: str, work: Callable[[], None]) -> tuple[list[float], float]:
+    """What the other client waited for each answer while this was done and for two seconds more; how long it took."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=probe, args=(bootstrap, there))
+    process.start()
+    here.recv()
+    began = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - began
+    time.sleep(2.0)
+    here.send("enough")
+    waits: list[float] = here.recv()
+    process.join()
+    return waits, seconds
+
+
+def probe(bootstrap: str, pipe: Connection) -> None:
+    """Runs in a process of its own: asks for a small topic, and commits for it, until told to stop."""
+    connection = connected(bootstrap)
+    small = frame(3, 9, 1, MetadataRequest(topics=[MetadataRequestTopic(name=SMALL)]))
+    waits: list[float] = []
+    pipe.send("ready")
+    while not pipe.poll():
+        for request in (small, frame(8, 7, 1, commit("another", SMALL, 0))):
+            began = time.perf_counter()
+            connection.sendall(request)
+            receive(connection)
+            waits.append(time.perf_counter() - began)
+        time.sleep(PAUSE_S)
+    pipe.send(waits)
+
+
+def _sizes(broker: Lakestream) -> tuple[float, int]:
+    """The memory of the broker in MB, and the bytes of its state as a checkpoint holds it."""
+
+    def read(path: str) -> bytes:
+        with urllib.request.urlopen(f"http://{broker.http}{path}") as answer:
+            data: bytes = answer.read()
+        return data
+
+    return resident_mb(broker.broker_pid), len(read_export(read).checkpoint)
+
+
+def connected(bootstrap: str) -> socket.socket:
+    host, _, port = bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)))
+
+
+def frame(key: int, version: int, correlation: int, message: object) -> bytes:
+    """A whole request, its length in front."""
+    flexible = APIS[key].is_flexible(version)
+    head = struct.pack(">hhih", key, version, correlation, 5) + b"bench" + (b"\0" if flexible else b"")
+    body = head + bytes(codec.encode(message, version, flexible))
+    return struct.pack(">i", len(body)) + body

@@ -1,0 +1,56 @@
+"""`lakestream metadata skip`: past a command that no broker can fold, with all brokers stopped."""
+
+import asyncio
+import json
+from typing import Any
+
+import click
+
+from lakestream.cli.options import SettingsCommand, loaded_settings
+from lakestream.errors import LakestreamError
+from lakestream.settings import Settings, SettingsError
+from lakestream.supervisor import locked
+from lakestream.umask import apply_umask
+
+
+@click.command(cls=SettingsCommand)
+@click.argument("sequence", type=click.IntRange(min=1))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def skip(sequence: int, yes: bool, **flags: Any) -> None:
+    """Skip the command SEQUENCE, which stops every broker that reads it.
+
+    A broker that cannot fold a command halts and names it: an older version does not know it, or a rule has a fault.
+    Upgrade first. If no version helps, stop all brokers and skip the command; what it would have done is lost. A
+    command that this version can fold is never skipped. Give the settings of `serve`: they say where the log is.
+    """
+    settings = loaded_settings(flags).settings
+    apply_umask(settings.umask)
+    from lakestream.assembly import command_log_path
+
+    path = command_log_path(settings)
+    if not path.exists():
+        raise SettingsError(f"there is no command log at {path}: give --data and --metadata as `serve` gets them")
+    with locked(settings):
+        asyncio.run(_skip(settings, sequence, yes))
+
+
+async def _skip(settings: Settings, sequence: int, yes: bool) -> None:
+    from lakestream.assembly import open_repairable_log, open_wal
+    from lakestream.metadata import skipping
+    from lakestream.metadata.describe import describe_command
+
+    command_log = await open_repairable_log(settings)
+    wal = await open_wal(settings)
+    try:
+        stuck = skipping.wanted(await skipping.find_stuck(command_log, wal), sequence)
+        click.echo(f"command {sequence} stops every broker: {stuck.reason}")
+        click.echo(json.dumps(describe_command(sequence, stuck.command)))
+        if not yes and not click.confirm("Skip it? What it would have done is lost."):
+            raise LakestreamError("nothing was changed")
+        await skipping.skip(command_log, stuck)
+        click.echo(f"command {sequence} is skipped")
+        if (following := await skipping.find_stuck(command_log, wal)) is not None:
+            click.echo(f"command {following.sequence} stops the brokers too: {following.reason}")
+    finally:
+        await command_log.close()
+        await wal.close()

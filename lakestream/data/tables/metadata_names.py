@@ -1,0 +1,58 @@
+"""How a table's metadata file is called and packed: plain JSON, or gzip where the table's property asks for it.
+
+The names are those of Iceberg's reference implementation, `VERSION-UUID.metadata.json` and
+`VERSION-UUID.gz.metadata.json`. Readers of ours look at the bytes and not at the name, so a file that somebody packed
+and called as he liked is read too.
+"""
+
+import zlib
+from collections.abc import Mapping
+
+from lakestream.errors import Corrupt
+
+CODEC_PROPERTY = "write.metadata.compression-codec"
+ENDING = ".metadata.json"
+GZIP = "gzip"
+PLAIN = "none"
+GZIP_LEVEL = 4
+"""Higher ones take twice the time for a few percent."""
+METADATA_BYTES_MAX = 256 * 1024 * 1024
+_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW = 31
+
+
+def metadata_ending(properties: Mapping[str, str]) -> str:
+    """How the name of a metadata file ends that is written for a table with these properties."""
+    return f".gz{ENDING}" if _is_gzip(properties) else ENDING
+
+
+def is_metadata_file(uri: str) -> bool:
+    return uri.endswith(ENDING)
+
+
+def packed(data: bytes, properties: Mapping[str, str]) -> bytes:
+    """A metadata file's bytes, as the table's property wants them; the same for the same JSON."""
+    if not _is_gzip(properties):
+        return data
+    packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+    return packer.compress(data) + packer.flush()
+
+
+def unpacked(data: bytes) -> bytes:
+    """The JSON in a metadata file. Raises Corrupt."""
+    if data[:2] != _MAGIC:
+        return data
+    opener = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        found = opener.decompress(data, METADATA_BYTES_MAX)
+    except zlib.error as error:
+        raise Corrupt(f"a table's metadata cannot be unpacked: {error}") from error
+    if opener.unconsumed_tail:
+        raise Corrupt(f"a table's metadata has more than {METADATA_BYTES_MAX:,} bytes")
+    if not opener.eof:
+        raise Corrupt("a table's metadata is cut short")
+    return found
+
+
+def _is_gzip(properties: Mapping[str, str]) -> bool:
+    return properties.get(CODEC_PROPERTY, "").lower() == GZIP

@@ -1,0 +1,66 @@
+"""A command that no member can fold, and an operator's way past it (L3).
+
+A replica never skips by itself: it cannot know whether the others do. With all members stopped, an operator replaces
+the command by an empty one, which every version folds to nothing. Nothing behind it was ever acknowledged: who
+acknowledges has folded. A member that folded the command, because its version knows more, would disagree with all
+others: hence the tool refuses a command that its own version can fold.
+"""
+
+from dataclasses import dataclass
+
+from lakestream.errors import Halted, Rejected
+from lakestream.interfaces import CommandLog, RepairableLog, Wal
+from lakestream.metadata.checkpoint import load_newest
+from lakestream.metadata.replica import READ_LIMIT
+from lakestream.model.levels import NEWEST
+from lakestream.model.reasons import Reason
+from lakestream.model.state import State, apply, check_level
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """The first command that this version cannot fold."""
+
+    sequence: int
+    command: bytes
+    reason: str
+
+
+async def find_stuck(command_log: CommandLog, wal: Wal) -> Stuck | None:
+    """Fold from the newest checkpoint to the end of the log, or to the command that stops every replica.
+
+    Raises Halted if a newer version has raised the cluster's level: then upgrading helps, and skipping would harm.
+    """
+    found = await load_newest(command_log, wal)
+    state = found[0] if found is not None else State()
+    while True:
+        page = await command_log.read(state.sequence, READ_LIMIT)
+        for sequence, command in page:
+            if sequence <= state.sequence:
+                continue
+            try:
+                apply(state, sequence, command)
+            except Halted as error:
+                return Stuck(sequence, command, str(error))
+            except Exception as error:  # whatever a fault in a rule raises is what stops the replicas
+                return Stuck(sequence, command, repr(error))
+            check_level(state, NEWEST)  # a newer version has gone on from here: its commands are not ours to judge
+        if len(page) <= 1:
+            return None
+
+
+def wanted(stuck: Stuck | None, sequence: int) -> Stuck:
+    """The command at `sequence`, which stops the replicas. Raises Rejected if it is another one, or none."""
+    if stuck is None:
+        raise Rejected(Reason.INVALID_REQUEST, "every command of the log can be folded: there is nothing to skip")
+    if stuck.sequence != sequence:
+        text = f"command {sequence} is not what stops the replicas: that is command {stuck.sequence} ({stuck.reason})"
+        raise Rejected(Reason.INVALID_REQUEST, text)
+    return stuck
+
+
+async def skip(command_log: RepairableLog, stuck: Stuck) -> None:
+    """Blank the command. Raises Rejected if it is another one by now."""
+    if not await command_log.blank(stuck.sequence, stuck.command):
+        text = f"command {stuck.sequence} changed meanwhile: stop all brokers and try again"
+        raise Rejected(Reason.INVALID_REQUEST, text)
