@@ -20,9 +20,7 @@ from bench.ours import Lakestream
 from bench.process import resident_mb
 from bench.yard import Yard
 from lakestream.metadata.export import read_export
-from lakestream.model.records import Record, encode_batch
-from lakestream.protocol.kafka import codec
-from lakestream.protocol.kafka.apis import APIS
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from lakestream.protocol.kafka.messages.offsets import (
     OffsetCommitRequest,
@@ -40,6 +38,8 @@ from lakestream.protocol.kafka.messages.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
+from lakestream.protocol.kafka.wire import codec
+from lakestream.protocol.kafka.wire.apis import APIS
 
 PARTITIONS, PRODUCERS, GROUPS = 100_000, 100_000, 20_000
 WIDE, SMALL = "wide", "small"

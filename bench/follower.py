@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from bench.ours import Lakestream
-from lakestream.clock import SystemClock
 from lakestream.data.folder import FolderWal
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.socket_client import SocketLog
+from lakestream.process.clock import SystemClock
 from lakestream.settings import CHILD_VARIABLE
 
 Place = tuple[str, int]

@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from lakestream.model.records import Record, encode_batch
+from lakestream.model.batches.records import Record, encode_batch
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 9, 4, 9

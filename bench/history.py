@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from bench.figures import Figure, at_most
 from bench.yard import Yard
 from lakestream.data.memory import MemoryWal
-from lakestream.data.tables.expiry import AGE_PROPERTY
-from lakestream.data.tables.file_stats import FileStats, Run
-from lakestream.data.tables.history import History
-from lakestream.data.tables.iceberg import Commit, Committer
-from lakestream.data.tables.manifests import NewFile
-from lakestream.data.tables.metadata_names import is_metadata_file
-from lakestream.data.tables.progress import Range
-from lakestream.data.tables.summaries import CARE_KEY, OPTIMIZE
-from lakestream.data.tables.topic_table import STREAM_ORDER, new_topic_table
-from lakestream.testing.table_store import MemoryTables
+from lakestream.data.tables.files.file_stats import FileStats, Run
+from lakestream.data.tables.iceberg.committer import Commit, Committer
+from lakestream.data.tables.iceberg.expiry import AGE_PROPERTY
+from lakestream.data.tables.iceberg.manifests.files import NewFile
+from lakestream.data.tables.iceberg.metadata.names import is_metadata_file
+from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.summaries import CARE_KEY, OPTIMIZE
+from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER, new_topic_table
+from lakestream.testing.lake.table_store import MemoryTables
 
 NOW_MS = 1_700_000_000_000
 ROUND_MS = 5_000

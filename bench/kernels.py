@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from lakestream.memory import release_compiler_pages, tune_allocator
-from lakestream.model import batch, kernels
-from lakestream.model.batch import Codec
-from lakestream.model.check import check_batch
-from lakestream.model.pointers import address_of
-from lakestream.model.records import Record, decode_columns, encode_batch
+from lakestream.model.batches import header
+from lakestream.model.batches.check import check_batch
+from lakestream.model.batches.header import Codec
+from lakestream.model.batches.records import Record, decode_columns, encode_batch
+from lakestream.model.kernels import record_loops
+from lakestream.model.kernels.pointers import address_of
+from lakestream.process.allocator import release_compiler_pages, tune_allocator
 
 LIMIT = 8 << 20
 ROUNDS = 7
@@ -25,7 +26,7 @@ ROUND_S = 0.05
 def main() -> None:
     tune_allocator()
     started = time.perf_counter()
-    kernels.warm()
+    record_loops.warm()
     print(f"kernels warmed in {(time.perf_counter() - started) * 1e3:.1f} ms after their import")
     plain()
     compressed()
@@ -40,7 +41,7 @@ def plain() -> None:
         data = produced(count, size, Codec.NONE)
         view, address = memoryview(data), address_of(data)
         check = microseconds(partial(check_batch, view, 0, len(view), address, LIMIT))
-        crc = microseconds(partial(batch.checksum, view, 0, len(view)))
+        crc = microseconds(partial(header.checksum, view, 0, len(view)))
         decode = microseconds(partial(decode_columns, view))
         copy = microseconds(partial(bytearray, data))
         name = f"{count} x {size} B"

@@ -26,24 +26,24 @@ from bench.figures import Figure, at_least
 from bench.process import cpu_seconds, descendants, say
 from bench.streaming import Streaming, missing
 from bench.yard import Yard
-from lakestream.clock import SystemClock
 from lakestream.data.folder import FolderWal
-from lakestream.data.tables.store import open_table_store
+from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
-from lakestream.model.batch import HEADER
-from lakestream.model.catalog_names import Warehouse, warehouse_uri
+from lakestream.model.batches.header import HEADER
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.model.catalog.names import Warehouse, warehouse_uri
 from lakestream.model.commands import CreateTopic, Register
 from lakestream.model.levels import NEWEST
-from lakestream.model.records import Record, encode_batch
-from lakestream.pipeline.driver import Driver, sources_of
-from lakestream.pipeline.freshness import Freshness, FreshnessLimits
-from lakestream.pipeline.land import Lander
-from lakestream.pipeline.planner import RoundLimits, choose, divide
-from lakestream.pipeline.spark import Spark
-from lakestream.pipeline.tasks import Places, describe, pack_task
-from lakestream.pipeline.worker import land_task
+from lakestream.pipeline.landing.driver import Driver, sources_of
+from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
+from lakestream.pipeline.landing.lander import Lander
+from lakestream.pipeline.landing.planner import RoundLimits, choose, divide
+from lakestream.pipeline.landing.tasks import Places, describe, pack_task
+from lakestream.pipeline.landing.worker import land_task
+from lakestream.pipeline.spark.session import Spark
+from lakestream.process.clock import SystemClock
 from lakestream.stream.appender import Answer, Appender, Submission
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits

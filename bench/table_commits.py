@@ -19,19 +19,19 @@ import pyarrow as pa
 
 from bench.figures import Figure, at_most
 from bench.yard import Yard
-from lakestream.data.tables.history import History
-from lakestream.data.tables.iceberg import Committer
-from lakestream.data.tables.manifests import NewFile
-from lakestream.data.tables.parquet import FileWriter
-from lakestream.data.tables.progress import Range
-from lakestream.data.tables.rebuild import rebuild
-from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.schema import ARROW_SCHEMA
-from lakestream.data.tables.store import FolderTableStore
-from lakestream.data.tables.summaries import CARE_KEY
-from lakestream.data.tables.table_metadata import Table
-from lakestream.data.tables.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.topic_table import STREAM_ORDER, new_topic_table
+from lakestream.data.tables.files.parquet import FileWriter
+from lakestream.data.tables.files.rebuild import rebuild
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.iceberg.committer import Committer
+from lakestream.data.tables.iceberg.manifests.files import NewFile
+from lakestream.data.tables.iceberg.metadata.table_metadata import Table
+from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.summaries import CARE_KEY
+from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER, new_topic_table
+from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
+from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.table_store import FolderTableStore
 
 NOW_MS = 1_700_000_000_000
 ROUND_MS = 3000

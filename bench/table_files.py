@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestream.data.tables.arrow_view import digest_rows
-from lakestream.data.tables.decode import decode_slices
-from lakestream.data.tables.files import land
-from lakestream.data.tables.parquet import read_parquet, write_parquet
-from lakestream.data.tables.rebuild import rebuild
-from lakestream.memory import tune_allocator
-from lakestream.model.batch import Codec
-from lakestream.model.records import Record, encode_batch
+from lakestream.data.tables.files.arrow_view import digest_rows
+from lakestream.data.tables.files.decode import decode_slices
+from lakestream.data.tables.files.landed_file import land
+from lakestream.data.tables.files.parquet import read_parquet, write_parquet
+from lakestream.data.tables.files.rebuild import rebuild
+from lakestream.model.batches.header import Codec
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.process.allocator import tune_allocator
 
 ROUNDS = 5
 TOTAL_BYTES = 64 << 20

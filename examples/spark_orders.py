@@ -14,8 +14,8 @@ import urllib.request
 from pathlib import Path
 from random import Random
 
-from lakestream.pipeline.datasource import Lakestream
-from lakestream.pipeline.spark import Spark
+from lakestream.pipeline.spark.datasource import Lakestream
+from lakestream.pipeline.spark.session import Spark
 
 CITIES = ("Bonn", "Graz", "Kyiv", "Lyon", "Oslo")
 ORDER = "from_json(cast(value as string), 'city string, amount int') as o"

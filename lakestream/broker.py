@@ -13,9 +13,9 @@ from lakestream.interfaces import CommandLog, ProbesRoom, Wal
 from lakestream.metadata.checkpoint import Dump
 from lakestream.metadata.membership import Membership
 from lakestream.metadata.replica import Replica
+from lakestream.process.readiness import GIVE_UP
 from lakestream.protocol.http.server import HttpServer
-from lakestream.protocol.kafka.server import KafkaServer
-from lakestream.readiness import GIVE_UP
+from lakestream.protocol.kafka.connections.server import KafkaServer
 from lakestream.stream.appender import Appender
 from lakestream.stream.waiting import Waiting
 

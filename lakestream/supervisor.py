@@ -24,10 +24,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lakestream import settings as config
-from lakestream.lockfile import LockedFile
-from lakestream.ports import choose_ports
-from lakestream.readiness import GIVE_UP, NO_STORE, Announcement, parse
-from lakestream.scratch import Scratch
+from lakestream.process.locked_file import LockedFile
+from lakestream.process.ports import choose_ports
+from lakestream.process.readiness import GIVE_UP, NO_STORE, Announcement, parse
+from lakestream.process.temporary_folders import Scratch
 from lakestream.settings import Settings
 
 log = logging.getLogger("lakestream.supervisor")

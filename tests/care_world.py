@@ -7,20 +7,20 @@ from random import Random
 
 from click.testing import CliRunner, Result
 
+from lakestream.assembly.lake import Lake
 from lakestream.cli.main import cli
-from lakestream.clock import SystemClock
-from lakestream.data.tables.arrow_view import digest_rows
-from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.table_metadata import TableMetadata
-from lakestream.data.tables.table_reader import ReadCaches, TableReader
-from lakestream.lake_assembly import Lake
+from lakestream.data.tables.files.arrow_view import digest_rows
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
+from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
+from lakestream.data.tables.stores.small_files import RecentFiles
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.metrics import Metrics
 from lakestream.model.streams import Stream
-from lakestream.pipeline.care import Caretaker, Schedule
-from lakestream.pipeline.care_jobs import CareJobs
-from lakestream.pipeline.care_plan import CareLimits
-from lakestream.pipeline.rounds import Engine
+from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.jobs import CareJobs
+from lakestream.pipeline.care.plan import CareLimits
+from lakestream.pipeline.landing.rounds import Engine
+from lakestream.process.clock import SystemClock
 from lakestream.protocol.http.server import HttpServer, HttpSources
 from lakestream.settings import Settings
 from tests.core import TestBroker, batch

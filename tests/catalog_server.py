@@ -8,16 +8,16 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
-from lakestream.clock import SystemClock
-from lakestream.data.tables.store import FolderTableStore
-from lakestream.data.tables.wider_store import WiderStore
+from lakestream.data.tables.stores.routed_store import WiderStore
+from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.interfaces import CommandLog
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.metrics import Metrics
-from lakestream.model.catalog_names import Warehouse
+from lakestream.model.catalog.names import Warehouse
 from lakestream.model.levels import NEWEST
 from lakestream.model.state import State
-from lakestream.protocol.http.iceberg import catalog_app
+from lakestream.process.clock import SystemClock
+from lakestream.protocol.http.iceberg.catalog import catalog_app
 from lakestream.protocol.http.server import HttpServer, HttpSources
 from tests.core import TestBroker, start_broker
 

@@ -6,18 +6,16 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, cast
 
-from lakestream.clock import SystemClock
 from lakestream.data.memory import MemoryWal
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.commands import Register
 from lakestream.model.levels import NEWEST
-from lakestream.model.records import Record, encode_batch
-from lakestream.protocol.kafka import codec, wire
+from lakestream.process.clock import SystemClock
 from lakestream.protocol.kafka.acls import AclApis
-from lakestream.protocol.kafka.apis import APIS
-from lakestream.protocol.kafka.calls import Handler, RequestContext
 from lakestream.protocol.kafka.configs import ConfigApis
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.creation import TokenBucket, TopicMaker
 from lakestream.protocol.kafka.messages.topics import CreatableTopic, CreateTopicsRequest
 from lakestream.protocol.kafka.metadata import MetadataApis
@@ -26,6 +24,8 @@ from lakestream.protocol.kafka.producers import ProducerApis
 from lakestream.protocol.kafka.replicas import ReplicaApis
 from lakestream.protocol.kafka.topic_partitions import TopicPartitionApis
 from lakestream.protocol.kafka.topics import TopicApis
+from lakestream.protocol.kafka.wire import codec, framing
+from lakestream.protocol.kafka.wire.apis import APIS
 from lakestream.stream.appender import Appender, Submission
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits, ReadLimits
@@ -79,7 +79,7 @@ class ColdBroker:
         request = codec.decode(api.request, version, flexible, codec.encode(request, version, flexible))
         response = await self.handlers[key](context(key, version), request)
         if isinstance(response, list):
-            head = len(wire.begin_frame(wire.has_flexible_response_header(key, flexible)))
+            head = len(framing.begin_frame(framing.has_flexible_response_header(key, flexible)))
             return codec.decode(api.response, version, flexible, b"".join(response)[head:])
         return codec.decode(api.response, version, flexible, codec.encode(response, version, flexible))
 

@@ -9,12 +9,13 @@ import msgspec
 from lakestream.errors import Halted
 from lakestream.model import state as state_module
 from lakestream.model.bounds import CONFIGS as BOUND_CONFIGS
-from lakestream.model.care import DONE, RUNNING, NoteCare, NotePipeline, RequestCare, TellCare
-from lakestream.model.care import KINDS as CARE_KINDS
-from lakestream.model.catalog import HoldTopic, Land, TablesPurged
-from lakestream.model.catalog_landing import LandedRange
-from lakestream.model.catalog_namespaces import CreateNamespace, DropNamespace, UpdateNamespace
-from lakestream.model.catalog_views import CommitView
+from lakestream.model.catalog.care import DONE, RUNNING, NoteCare, NotePipeline, RequestCare, TellCare
+from lakestream.model.catalog.care import KINDS as CARE_KINDS
+from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.catalog.namespaces import CreateNamespace, DropNamespace, UpdateNamespace
+from lakestream.model.catalog.rebinding import Rebind
+from lakestream.model.catalog.tables import HoldTopic, Land, TablesPurged
+from lakestream.model.catalog.views import CommitView
 from lakestream.model.commands import (
     APPEND,
     ENVELOPE,
@@ -38,12 +39,18 @@ from lakestream.model.commands import (
     encode,
     pack,
 )
-from lakestream.model.group_members import MemberRow
-from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets, ExpireGroups, ExpireOffsets
-from lakestream.model.groups import Assign, DeleteGroup, NewGeneration, RemoveMembers, ReplaceMember, coordinator
+from lakestream.model.groups.group import MemberRow
+from lakestream.model.groups.membership import (
+    Assign,
+    DeleteGroup,
+    NewGeneration,
+    RemoveMembers,
+    ReplaceMember,
+    coordinator,
+)
+from lakestream.model.groups.offsets import CommitOffsets, DeleteOffsets, ExpireGroups, ExpireOffsets
 from lakestream.model.levels import BOUNDED, FIRST, NEWEST
 from lakestream.model.pieces import BeginTopic, Dismantle, ExtendTopic
-from lakestream.model.rebinding import Rebind
 from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
 from lakestream.model.state import State, apply, dump
 from lakestream.model.streams import pack_append

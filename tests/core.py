@@ -4,18 +4,18 @@ import asyncio
 from dataclasses import dataclass
 from random import Random
 
-from lakestream.clock import SystemClock
 from lakestream.data.memory import MemoryWal
 from lakestream.interfaces import CheckpointNote, Clock, CommandLog, Wal
 from lakestream.metadata.checkpoint import dump_here, note_stored, store_state
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
-from lakestream.model.batch import HEADER
+from lakestream.model.batches.header import HEADER
+from lakestream.model.batches.records import Record, decode_batch, encode_batch
 from lakestream.model.commands import CreateTopic, Register
 from lakestream.model.levels import NEWEST
-from lakestream.model.records import Record, decode_batch, encode_batch
 from lakestream.model.streams import Stream
+from lakestream.process.clock import SystemClock
 from lakestream.stream.appender import Answer, Appender, Submission
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits, ReadLimits

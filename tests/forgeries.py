@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestream.data.tables.file_stats import FileStats
-from lakestream.data.tables.iceberg import Committer
-from lakestream.data.tables.manifests import NewFile
-from lakestream.data.tables.parquet import read_parquet, write_parquet
-from lakestream.data.tables.schema import ARROW_SCHEMA
-from lakestream.data.tables.table_metadata import Table
+from lakestream.data.tables.files.file_stats import FileStats
+from lakestream.data.tables.files.parquet import read_parquet, write_parquet
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.iceberg.committer import Committer
+from lakestream.data.tables.iceberg.manifests.files import NewFile
+from lakestream.data.tables.iceberg.metadata.table_metadata import Table
 from tests.iceberg_tables import Lake
 from tests.verify_world import TIME_MS, VerifyWorld
 

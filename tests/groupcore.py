@@ -15,13 +15,13 @@ from lakestream.interfaces import CommandLog
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.commands import CreateTopic, Expire, Register
-from lakestream.model.groups import coordinator
+from lakestream.model.groups.membership import coordinator
 from lakestream.model.levels import NEWEST
 from lakestream.model.reasons import Reason
 from lakestream.settings import Settings
-from lakestream.stream.group_offsets import GroupOffsets
-from lakestream.stream.group_room import Joined, JoinRequest, MemberIdRequired, Synced, SyncRequest
-from lakestream.stream.groups import GroupCoordinator
+from lakestream.stream.groups.coordinator import GroupCoordinator
+from lakestream.stream.groups.offsets import GroupOffsets
+from lakestream.stream.groups.waiting_members import Joined, JoinRequest, MemberIdRequired, Synced, SyncRequest
 
 SETTINGS = Settings(group_min_session_timeout_ms=100)
 

@@ -34,14 +34,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.typedef import Record
 
-from lakestream.data.tables.iceberg import Commit, Committer
-from lakestream.data.tables.manifests import NewFile, read_manifest, read_manifest_list
-from lakestream.data.tables.parquet import FileWriter
-from lakestream.data.tables.progress import Range
-from lakestream.data.tables.schema import ARROW_SCHEMA
-from lakestream.data.tables.store import FolderTableStore
-from lakestream.data.tables.table_metadata import SnapshotChange, Table, with_snapshot
-from lakestream.data.tables.topic_table import STREAM_ORDER, new_topic_table
+from lakestream.data.tables.files.parquet import FileWriter
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.iceberg.committer import Commit, Committer
+from lakestream.data.tables.iceberg.manifests.files import NewFile, read_manifest, read_manifest_list
+from lakestream.data.tables.iceberg.metadata.table_metadata import SnapshotChange, Table, with_snapshot
+from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER, new_topic_table
+from lakestream.data.tables.stores.table_store import FolderTableStore
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))

@@ -13,7 +13,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from lakestream.protocol.kafka.apis import APIS, Api
+from lakestream.protocol.kafka.wire.apis import APIS, Api
 
 CASES = [
     (api, version, kind)

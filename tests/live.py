@@ -15,13 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from lakestream.protocol.kafka import apis, codec, wire
 from lakestream.protocol.kafka.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     TopicProduceData,
 )
+from lakestream.protocol.kafka.wire import apis, codec, framing
 from tests.serving import Cluster, eventually, serving
 from tests.toyserver import Client
 from tests.workload import Ledger, create_topic, ends, producing, read_all, send
@@ -150,7 +150,7 @@ async def ask(client: Client, key: int, version: int, message: object) -> Any:
 def decoded(key: int, version: int, body: bytes) -> Any:
     api = apis.APIS[key]
     flexible = api.is_flexible(version)
-    start = int(wire.has_flexible_response_header(key, flexible))
+    start = int(framing.has_flexible_response_header(key, flexible))
     return codec.decode(api.response, version, flexible, body, start)
 
 

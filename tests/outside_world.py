@@ -13,17 +13,17 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 from lakestream.data.folder import FolderWal
-from lakestream.data.tables.other_catalog import CatalogAddress
-from lakestream.data.tables.store import open_table_store
-from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.iceberg.other_catalog import CatalogAddress
+from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.metadata.stores.memory import MemoryLogStore
-from lakestream.model.batch import HEADER
-from lakestream.model.catalog_landing import Landing
-from lakestream.model.records import decode_batch
+from lakestream.model.batches.header import HEADER
+from lakestream.model.batches.records import decode_batch
+from lakestream.model.catalog.landed import Landing
 from lakestream.model.streams import Stream
-from lakestream.pipeline.care import Caretaker
-from lakestream.pipeline.care_plan import CareLimits
-from lakestream.pipeline.repair import Tools
+from lakestream.pipeline.care.caretaker import Caretaker
+from lakestream.pipeline.care.plan import CareLimits
+from lakestream.pipeline.care.repair import Tools
 from lakestream.stream.history import History
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader

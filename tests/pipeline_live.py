@@ -7,26 +7,26 @@ from random import Random
 
 import pyarrow as pa
 
-from lakestream.clock import SystemClock
 from lakestream.data.folder import FolderWal
-from lakestream.data.tables.manifests import read_manifest, read_manifest_list
-from lakestream.data.tables.other_catalog import CatalogAddress, OtherCatalog
-from lakestream.data.tables.parquet import read_parquet
-from lakestream.data.tables.store import TableStore, open_table_store
-from lakestream.data.tables.table_metadata import TableMetadata
-from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.files.parquet import read_parquet
+from lakestream.data.tables.iceberg.manifests.files import read_manifest, read_manifest_list
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
+from lakestream.data.tables.iceberg.other_catalog import CatalogAddress, OtherCatalog
+from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.stores.table_store import TableStore, open_table_store
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
-from lakestream.model.catalog_names import Warehouse
+from lakestream.model.catalog.names import Warehouse
 from lakestream.model.commands import Register
 from lakestream.model.levels import NEWEST
-from lakestream.pipeline.driver import Driver
-from lakestream.pipeline.freshness import Freshness, FreshnessLimits
-from lakestream.pipeline.land import Lander, committer_of
-from lakestream.pipeline.outside import Outside
-from lakestream.pipeline.planner import RoundLimits
-from lakestream.pipeline.rounds import Engine, Here
+from lakestream.pipeline.external.external_catalog import Outside
+from lakestream.pipeline.landing.driver import Driver
+from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
+from lakestream.pipeline.landing.lander import Lander, committer_of
+from lakestream.pipeline.landing.planner import RoundLimits
+from lakestream.pipeline.landing.rounds import Engine, Here
+from lakestream.process.clock import SystemClock
 from tests.core import TestBroker, start_broker
 
 PIPELINE = 1_000_000

@@ -5,16 +5,16 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lakestream.clock import SystemClock
-from lakestream.model.batch import CRC_POSITION, checksum
-from lakestream.model.records import Record, encode_batch
-from lakestream.protocol.kafka.admission import Limits
-from lakestream.protocol.kafka.complaints import Complaints
-from lakestream.protocol.kafka.connection import Connection
+from lakestream.model.batches.header import CRC_POSITION, checksum
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.process.clock import SystemClock
+from lakestream.protocol.kafka.connections.connection import Connection
+from lakestream.protocol.kafka.connections.server import log
+from lakestream.protocol.kafka.connections.shared_board import Switchboard
 from lakestream.protocol.kafka.produce import ProduceApi
-from lakestream.protocol.kafka.server import log
-from lakestream.protocol.kafka.switchboard import Switchboard
-from lakestream.protocol.kafka.wire import uvarint
+from lakestream.protocol.kafka.wire.framing import uvarint
+from lakestream.protocol.serving.admission import Limits
+from lakestream.protocol.serving.client_warnings import Complaints
 from lakestream.stream.batch_tables import ManyBatches
 from lakestream.stream.rules import Rules
 from tests.core import TestBroker, start_broker

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lakestream.model import batch
-from lakestream.model.compression import compress, decompress
-from lakestream.model.records import encode_varint
+from lakestream.model.batches import header
+from lakestream.model.batches.compression import compress, decompress
+from lakestream.model.batches.records import encode_varint
 
 RawHeader = tuple[bytes, bytes | None]
 
@@ -47,14 +47,14 @@ def encode(
         encoded = b"".join(parts)
         body += encode_varint(len(encoded)) + encoded
     packed = compress(codec, bytes(body))
-    attributes = codec | (batch.LOG_APPEND_TIME if stamped else 0) | (batch.CONTROL if control else 0)
-    whole = bytearray(batch.HEADER_SIZE) + packed
-    batch.HEADER.pack_into(
+    attributes = codec | (header.LOG_APPEND_TIME if stamped else 0) | (header.CONTROL if control else 0)
+    whole = bytearray(header.HEADER_SIZE) + packed
+    header.HEADER.pack_into(
         whole, 0, base_offset, len(whole) - 12, 0, 2, 0, attributes, records[-1].offset - base_offset, base_timestamp,
         records[0].timestamp if stamped else max(-1, *(record.timestamp for record in records)), *producer,
         len(records),
     )  # fmt: skip
-    struct.pack_into(">I", whole, batch.CRC_POSITION, batch.checksum(memoryview(whole), 0, len(whole)))
+    struct.pack_into(">I", whole, header.CRC_POSITION, header.checksum(memoryview(whole), 0, len(whole)))
     return bytes(whole)
 
 
@@ -65,17 +65,17 @@ def read(batches: Iterable[memoryview | bytes]) -> tuple[list[RawRecord], list[t
     for view in batches:
         data = bytes(view)
         base, length, epoch, magic, crc, attributes, last, base_timestamp, greatest, *producer, count = (
-            batch.HEADER.unpack_from(data)
+            header.HEADER.unpack_from(data)
         )
         assert (length, epoch, magic, producer) == (len(data) - 12, 0, 2, [-1, -1, -1])
-        assert crc == batch.checksum(memoryview(data), 0, len(data))
+        assert crc == header.checksum(memoryview(data), 0, len(data))
         covered.append((base, base + last))
-        body = bytes(decompress(attributes & batch.CODEC_MASK, data[batch.HEADER_SIZE :], 1 << 30))
-        stamped = bool(attributes & batch.LOG_APPEND_TIME)
+        body = bytes(decompress(attributes & header.CODEC_MASK, data[header.HEADER_SIZE :], 1 << 30))
+        stamped = bool(attributes & header.LOG_APPEND_TIME)
         found = list(_walk(body, count, base, base_timestamp, greatest if stamped else None))
         assert found[-1].offset == base + last
         assert greatest == (greatest if stamped else max(-1, *(record.timestamp for record in found)))
-        if attributes & batch.CONTROL:
+        if attributes & header.CONTROL:
             [marker] = found
             assert (marker.key, marker.value) == (b"\0\0\0\1", b"\0\0\0\0\0\0")
         else:

@@ -9,13 +9,13 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 
-from lakestream.data.tables.metadata_files import MetadataFiles
-from lakestream.data.tables.metadata_updates import apply_updates
-from lakestream.data.tables.schema import ARROW_SCHEMA
-from lakestream.data.tables.topic_table import new_topic_table
-from lakestream.model.catalog import CommitTables, TableChange
-from lakestream.model.catalog_landing import LandedRange
-from lakestream.model.catalog_names import STREAMS, Warehouse
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.iceberg.metadata.files import MetadataFiles
+from lakestream.data.tables.iceberg.metadata.updates import apply_updates
+from lakestream.data.tables.iceberg.topic_table import new_topic_table
+from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.catalog.names import STREAMS, Warehouse
+from lakestream.model.catalog.tables import CommitTables, TableChange
 from tests.catalog_server import CatalogServer
 from tests.core import batch
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from lakestream.data.tables.tail import describe_tail, pack_tail
+from lakestream.data.tables.reading.tail import describe_tail, pack_tail
 from lakestream.metadata.describe import describe_state
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lakestream.clock import SystemClock
-from lakestream.protocol.kafka import apis
-from lakestream.protocol.kafka.admission import Limits
-from lakestream.protocol.kafka.calls import Handler, ProduceCall, ProduceHandler, RequestContext
-from lakestream.protocol.kafka.hot_answers import Produced, encode_produce_response
+from lakestream.process.clock import SystemClock
+from lakestream.protocol.kafka.connections.calls import Handler, ProduceCall, ProduceHandler, RequestContext
+from lakestream.protocol.kafka.connections.server import KafkaServer
 from lakestream.protocol.kafka.messages import metadata
-from lakestream.protocol.kafka.server import KafkaServer
-from lakestream.protocol.kafka.wire import uvarint
+from lakestream.protocol.kafka.wire import apis
+from lakestream.protocol.kafka.wire.fast_answers import Produced, encode_produce_response
+from lakestream.protocol.kafka.wire.framing import uvarint
+from lakestream.protocol.serving.admission import Limits
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, API_VERSIONS = 0, 1, 2, 3, 12, 18
 

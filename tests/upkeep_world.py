@@ -8,20 +8,20 @@ from lakestream.data.memory import MemoryWal
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
-from lakestream.model.batch import stamp
+from lakestream.model.batches.header import stamp
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic, Heartbeat, Leave, Register
 from lakestream.model.levels import NEWEST
-from lakestream.model.records import Record, encode_batch
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
 from lakestream.stream.appender import Appender, BatchRow, Submission
 from lakestream.stream.cache import Cache
-from lakestream.stream.collector import Collector
+from lakestream.stream.housekeeping.collector import Collector
+from lakestream.stream.housekeeping.merging import MoveLimits
+from lakestream.stream.housekeeping.mover import Mover
+from lakestream.stream.housekeeping.retention import Expiry, Retention
 from lakestream.stream.limits import AppendLimits, ReadLimits
-from lakestream.stream.merging import MoveLimits
-from lakestream.stream.mover import Mover
 from lakestream.stream.reader import Reader, key_of
-from lakestream.stream.retention import Expiry, Retention
 from lakestream.stream.rules import Rules
 
 CLUSTER = "c0ffee"

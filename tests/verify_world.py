@@ -21,27 +21,27 @@ from click.testing import CliRunner
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
-from lakestream import assembly
+from lakestream.assembly import broker
 from lakestream.broker import Broker, Parts
 from lakestream.cli.verify import verify
-from lakestream.clock import SystemClock
-from lakestream.data.tables.store import FolderTableStore, open_table_store
-from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
+from lakestream.data.tables.stores.table_store import FolderTableStore, open_table_store
 from lakestream.metadata.checkpoint import dump_here
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
-from lakestream.model.catalog import CommitTables, TableChange
-from lakestream.model.catalog_names import STREAMS, Warehouse, warehouse_uri
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.model.catalog.names import STREAMS, Warehouse, warehouse_uri
+from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.commands import CreateTopic, Register
 from lakestream.model.levels import NEWEST
-from lakestream.model.records import Record, encode_batch
 from lakestream.model.state import State
-from lakestream.pipeline.driver import Driver
-from lakestream.pipeline.freshness import Freshness, FreshnessLimits
-from lakestream.pipeline.land import Lander
-from lakestream.pipeline.planner import RoundLimits
-from lakestream.pipeline.rounds import Here
+from lakestream.pipeline.landing.driver import Driver
+from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
+from lakestream.pipeline.landing.lander import Lander
+from lakestream.pipeline.landing.planner import RoundLimits
+from lakestream.pipeline.landing.rounds import Here
+from lakestream.process.clock import SystemClock
 from lakestream.settings import Settings, data_uri
 from lakestream.stream.appender import Submission
 from tests.pipeline_live import live_files
@@ -94,9 +94,9 @@ class VerifyWorld:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     async def main(self) -> None:
-        core = self.core = await assembly.build_core(self.settings, 0)
-        kafka, metrics = assembly.build_kafka(core), Metrics()
-        http = assembly.build_http(core, kafka, metrics, lambda: self.broker.ready())
+        core = self.core = await broker.build_core(self.settings, 0)
+        kafka, metrics = broker.build_kafka(core), Metrics()
+        http = broker.build_http(core, kafka, metrics, lambda: self.broker.ready())
         self.broker = Broker(
             Parts(
                 command_log=core.command_log, wal=core.wal, replica=core.replica, membership=core.membership,

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from lakestream import logs
 from lakestream.cli.options import SettingsCommand, loaded_settings
 from lakestream.errors import Corrupt, Halted, Unusable
-from lakestream.ports import check_exposure
-from lakestream.readiness import GIVE_UP, NO_STORE
+from lakestream.process import logs
+from lakestream.process.ports import check_exposure
+from lakestream.process.readiness import GIVE_UP, NO_STORE
+from lakestream.process.umask import apply_umask
 from lakestream.settings import CHILD_VARIABLE, from_json, known_secrets
-from lakestream.umask import apply_umask
 
 
 @click.command(cls=SettingsCommand, hidden=True)
@@ -28,7 +28,7 @@ def broker(broker_id: int, ready_fd: int | None, log_socket: str, **flags: Any) 
     apply_umask(settings.umask)
     secrets = known_secrets(settings, os.environ)
     logs.configure(settings.log_level, settings.log_format, {"broker": broker_id}, secrets=secrets)
-    from lakestream.assembly import run
+    from lakestream.assembly.broker import run
 
     try:
         sys.exit(run(settings, broker_id, ready_fd, log_socket))

@@ -4,9 +4,9 @@ import asyncio
 
 import click
 
-from lakestream.cli.client import BROKER, Client, open_client
-from lakestream.cli.codes import KafkaError
-from lakestream.cli.connection import Unreachable
+from lakestream.cli.client.cluster_client import BROKER, Client, open_client
+from lakestream.cli.client.codes import KafkaError
+from lakestream.cli.client.connection import Unreachable
 from lakestream.cli.options import bootstrap_option, json_option
 from lakestream.cli.output import Cell, print_json, print_table
 from lakestream.protocol.kafka.messages.metadata import MetadataResponseBroker

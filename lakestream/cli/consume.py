@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestream.cli.client import EARLIEST, LATEST, Client, Place, open_client
+from lakestream.cli.client.cluster_client import EARLIEST, LATEST, Client, Place, open_client
+from lakestream.cli.client.texts import format_json, format_text
 from lakestream.cli.groups import committed_offsets, parse_time
 from lakestream.cli.options import bootstrap_option
 from lakestream.cli.output import say
-from lakestream.cli.texts import format_json, format_text
 from lakestream.errors import LakestreamError
 
 if TYPE_CHECKING:
-    from lakestream.cli.reader import Fetched
+    from lakestream.cli.client.reader import Fetched
 
 WAIT_MS = 500
 COMMIT_EVERY_S = 1.0
@@ -122,7 +122,7 @@ async def _alone(client: Client, wish: _Wish, show: Callable[["Fetched"], bytes]
 
 
 async def _in_group(client: Client, wish: _Wish, show: Callable[["Fetched"], bytes]) -> int:
-    from lakestream.cli.membership import Membership
+    from lakestream.cli.client.membership import Membership
 
     assert wish.group is not None
     for topic in wish.topics:
@@ -162,7 +162,7 @@ async def _follow(
     client: Client, wish: _Wish, positions: dict[Place, int], *stops: asyncio.Event
 ) -> AsyncIterator[list["Fetched"]]:
     """Records as they come, also none now and then, until one of the events, or the end if that was asked for."""
-    from lakestream.cli.reader import Reader
+    from lakestream.cli.client.reader import Reader
 
     ends = await client.offsets(dict.fromkeys(positions, LATEST)) if wish.exit_at_end else {}
     reader = Reader(client, positions, EARLIEST)

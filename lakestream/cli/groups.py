@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from lakestream.cli.assignment import PROTOCOL_TYPE, decode_assignment
-from lakestream.cli.client import EARLIEST, LATEST, Client, Place, open_client
-from lakestream.cli.codes import check
-from lakestream.cli.connection import Unreachable
-from lakestream.cli.membership import commit_code, commit_request
+from lakestream.cli.client.assignment import PROTOCOL_TYPE, decode_assignment
+from lakestream.cli.client.cluster_client import EARLIEST, LATEST, Client, Place, open_client
+from lakestream.cli.client.codes import check
+from lakestream.cli.client.connection import Unreachable
+from lakestream.cli.client.membership import commit_code, commit_request
 from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table, say
 from lakestream.errors import LakestreamError

@@ -72,8 +72,8 @@ def cli() -> None:
 
 def main() -> None:
     """Failures that have an explanation end with one line that says what to do, others with a trace."""
-    from lakestream.cli import kernel_cache
     from lakestream.errors import LakestreamError
+    from lakestream.process import kernel_cache
     from lakestream.settings import SettingsError
 
     kernel_cache.choose(os.environ)

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from lakestream.cli.client import BROKER, open_client
+from lakestream.cli.client.cluster_client import BROKER, open_client
 from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table
 from lakestream.cli.skip import skip
 from lakestream.errors import LakestreamError
-from lakestream.ports import split_address
+from lakestream.process.ports import split_address
 from lakestream.settings import SettingsError
 
 ANSWER_S = 30.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence, Set
 
 import click
 
-from lakestream.clock import SystemClock
+from lakestream.process.clock import SystemClock
 
 Cell = str | int | None
 

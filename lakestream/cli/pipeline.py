@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from lakestream import logs
 from lakestream.cli.options import SettingsCommand, loaded_settings, pairs
 from lakestream.errors import LakestreamError
-from lakestream.readiness import GIVE_UP
+from lakestream.process import logs
+from lakestream.process.readiness import GIVE_UP
+from lakestream.process.umask import apply_umask
 from lakestream.settings import CHILD_VARIABLE, Settings, data_uri, from_json, known_secrets
-from lakestream.umask import apply_umask
 
 log = logging.getLogger("lakestream.pipeline")
 
@@ -43,13 +43,13 @@ def pipeline(
     apply_umask(settings.umask)
     secrets = known_secrets(settings, os.environ)
     logs.configure(settings.log_level, settings.log_format, {"pipeline": master}, secrets=secrets)
-    from lakestream.data.tables.history import DAY_MS, HOUR_MS, MINUTE_MS, History
-    from lakestream.data.tables.other_catalog import address_of
-    from lakestream.pipeline.care import Schedule
-    from lakestream.pipeline.care_plan import CareLimits
-    from lakestream.pipeline.freshness import FreshnessLimits
-    from lakestream.pipeline.java import NoJava
+    from lakestream.data.tables.iceberg.other_catalog import address_of
+    from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, History
+    from lakestream.pipeline.care.caretaker import Schedule
+    from lakestream.pipeline.care.plan import CareLimits
+    from lakestream.pipeline.landing.freshness import FreshnessLimits
     from lakestream.pipeline.service import MEMBER_ID, Options
+    from lakestream.pipeline.spark.java import NoJava
 
     options = Options(
         root=data_uri(settings),
@@ -97,10 +97,10 @@ def conf_in(file: Path | None) -> dict[str, str]:
 async def _run(settings: Settings, options: Any, ready_fd: int | None) -> int:
     from dataclasses import replace
 
-    from lakestream.assembly import open_command_log, open_wal, timing
-    from lakestream.clock import SystemClock, system_random
+    from lakestream.assembly.broker import open_command_log, open_wal, timing
     from lakestream.pipeline.service import Pipeline
-    from lakestream.readiness import Announcement, announce
+    from lakestream.process.clock import SystemClock, system_random
+    from lakestream.process.readiness import Announcement, announce
 
     def ready() -> None:
         if ready_fd is not None:

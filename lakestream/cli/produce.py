@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import click
 
-from lakestream.cli.client import open_client
+from lakestream.cli.client.cluster_client import open_client
+from lakestream.cli.client.texts import BadLine, Line, parse_json, parse_text, size_of
 from lakestream.cli.options import bootstrap_option, pairs
 from lakestream.cli.output import Progress, say
-from lakestream.cli.texts import BadLine, Line, parse_json, parse_text, size_of
 from lakestream.errors import LakestreamError
 
 READ_BYTES = 1 << 20
@@ -58,8 +58,8 @@ def produce(
     async def run() -> bool:
         """Whether it came to the end of the input."""
         # These two take a second to import: only those who need them should wait for them.
-        from lakestream.cli.producer import Producer
-        from lakestream.clock import SystemClock
+        from lakestream.cli.client.producer import Producer
+        from lakestream.process.clock import SystemClock
 
         progress = Progress(f"to {topic}")
         number = 0

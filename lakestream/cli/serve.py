@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from lakestream import logs, supervisor
+from lakestream import supervisor
 from lakestream.cli.options import SettingsCommand, loaded_settings
-from lakestream.ports import check_exposure
+from lakestream.process import logs
+from lakestream.process.ports import check_exposure
+from lakestream.process.umask import apply_umask, open_to_others
 from lakestream.redaction import mask_urls
 from lakestream.settings import Settings, SettingsError, data_folder, known_secrets, unchosen_metadata
-from lakestream.umask import apply_umask, open_to_others
 
 
 @click.command(cls=SettingsCommand)
@@ -44,12 +45,12 @@ def serve(**flags: Any) -> None:
 
 def check_catalog(settings: Settings) -> None:
     """That it can be reached is tried later, and again and again; that anybody knows it can be told at once."""
-    from lakestream.data.tables.allowed_locations import allowed_locations
+    from lakestream.data.tables.stores.allowed_locations import allowed_locations
 
     allowed_locations(settings)
     if not (settings.tables and settings.catalog):
         return
-    from lakestream.data.tables.other_catalog import address_of
+    from lakestream.data.tables.iceberg.other_catalog import address_of
 
     address = address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties)
     if address is not None and not address.all_properties().keys() & {"uri", "type", "py-catalog-impl"}:

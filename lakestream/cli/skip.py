@@ -8,9 +8,9 @@ import click
 
 from lakestream.cli.options import SettingsCommand, loaded_settings
 from lakestream.errors import LakestreamError
+from lakestream.process.umask import apply_umask
 from lakestream.settings import Settings, SettingsError
 from lakestream.supervisor import locked
-from lakestream.umask import apply_umask
 
 
 @click.command(cls=SettingsCommand)
@@ -25,7 +25,7 @@ def skip(sequence: int, yes: bool, **flags: Any) -> None:
     """
     settings = loaded_settings(flags).settings
     apply_umask(settings.umask)
-    from lakestream.assembly import command_log_path
+    from lakestream.assembly.broker import command_log_path
 
     path = command_log_path(settings)
     if not path.exists():
@@ -35,7 +35,7 @@ def skip(sequence: int, yes: bool, **flags: Any) -> None:
 
 
 async def _skip(settings: Settings, sequence: int, yes: bool) -> None:
-    from lakestream.assembly import open_repairable_log, open_wal
+    from lakestream.assembly.broker import open_repairable_log, open_wal
     from lakestream.metadata import skipping
     from lakestream.metadata.describe import describe_command
 

@@ -40,8 +40,8 @@ def sql(
       lakestream sql "select json(value)->>'$.city' city, count(*) from orders group by all"
       lakestream sql --format csv "select * from orders join \\"my-topic\\" using (stream_key)" > rows.csv
     """
-    from lakestream.lake.sql import answered
-    from lakestream.lake.sql_output import cells, write_arrow, write_csv, write_json
+    from lakestream.lake.sql.output import cells, write_arrow, write_csv, write_json
+    from lakestream.lake.sql.query import answered
 
     text = _query(query, file)
     sink = sys.stdout.buffer

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from lakestream.cli.client.pages import get_json, post_json
 from lakestream.cli.metadata import NoPage, find_page
 from lakestream.cli.options import Duration, HelpfulGroup, bootstrap_option, json_option
 from lakestream.cli.output import Cell, print_json, print_table, say, size_text, span_text
-from lakestream.cli.pages import get_json, post_json
 from lakestream.errors import LakestreamError, NoTables
 
 F = TypeVar("F", bound=Callable[..., Any])

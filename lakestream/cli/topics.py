@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from lakestream.cli.client import EARLIEST, LATEST, TOPIC, Client, open_client
-from lakestream.cli.codes import KafkaError, check
+from lakestream.cli.client.cluster_client import EARLIEST, LATEST, TOPIC, Client, open_client
+from lakestream.cli.client.codes import KafkaError, check
 from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option, pairs
 from lakestream.cli.output import print_json, print_table, say
 from lakestream.protocol.kafka.errors import ErrorCode

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from lakestream.cli.client import ANSWER_S, BROKER, PAUSE_S, Client, open_client
-from lakestream.cli.codes import RETRIABLE
-from lakestream.cli.connection import Unreachable
+from lakestream.cli.client.cluster_client import ANSWER_S, BROKER, PAUSE_S, Client, open_client
+from lakestream.cli.client.codes import RETRIABLE
+from lakestream.cli.client.connection import Unreachable
 from lakestream.cli.metadata import read_page
 from lakestream.cli.options import bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table, say, shortened
-from lakestream.clock import SystemClock
 from lakestream.errors import LakestreamError
+from lakestream.process.clock import SystemClock
 from lakestream.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 FETCH_BYTES = 4 << 20
@@ -49,9 +49,9 @@ def verify(topics: tuple[str, ...], no_grace: bool, page: str | None, bootstrap:
 
 
 async def _verify(bootstrap: str, page: str | None, topics: tuple[str, ...], graces: bool) -> Any:
-    from lakestream.lake.verify import Checker, Options
-    from lakestream.lake.verify_objects import Ownership
-    from lakestream.pipeline.sweep import candidates, round_of
+    from lakestream.lake.verify.checker import Checker, Options
+    from lakestream.lake.verify.objects import Ownership
+    from lakestream.pipeline.care.sweep import candidates, round_of
 
     ownership = Ownership(lambda uri: round_of(uri) is not None, candidates)
     options = Options(now_ms=SystemClock().wall_ms(), graces=graces)
@@ -83,7 +83,7 @@ class Brokers:
         return await asyncio.to_thread(read_export, lambda path: read_page(self.http, path))
 
     async def fetch(self, topic: str, partition: int, offset: int) -> bytes:
-        from lakestream.lake.verify_stream import Unreadable
+        from lakestream.lake.verify.stream import Unreadable
         from lakestream.protocol.kafka.errors import ErrorCode
 
         wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
@@ -169,7 +169,7 @@ def _row(topic: Any) -> tuple[Any, ...]:
 
 
 def _explained(topic: str, one: Any) -> str:
-    from lakestream.lake.verify_report import shown_ranges
+    from lakestream.lake.verify.report import shown_ranges
 
     when = f" at {_time(one.time_ms)}" if one.time_ms else ""
     where = f": offsets {shown_ranges(one.ranges)}" if one.ranges else ""
@@ -177,7 +177,7 @@ def _explained(topic: str, one: Any) -> str:
 
 
 def _finding(finding: Any) -> str:
-    from lakestream.lake.verify_report import shown_ranges
+    from lakestream.lake.verify.report import shown_ranges
 
     where = finding.topic if finding.partition is None else f"{finding.topic}-{finding.partition}"
     ranges = f" (offsets {shown_ranges(finding.ranges)})" if finding.ranges else ""

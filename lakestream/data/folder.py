@@ -27,7 +27,7 @@ from lakestream.data.synced_files import (
 )
 from lakestream.errors import Missing, Retry, Unknown
 from lakestream.interfaces import Buffer, Clock, StoredObject
-from lakestream.sync_pace import SyncPace
+from lakestream.process.sync_pace import SyncPace
 
 MAX_OPEN_OBJECTS = 64
 MAX_INLINE_READ_BYTES = 1024 * 1024

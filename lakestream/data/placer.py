@@ -3,7 +3,8 @@
 So a file appears whole or not at all, whichever process dies in between, and two writers of one name cannot both win.
 Where the file system knows no nameless files (NFS) a hidden temporary name takes their place.
 
-    Apart       made in a nursery below one root (nursery.py): for many files that come and go, all on one file system
+    Apart       made in a nursery below one root (nameless_files.py): for many files that come and
+                go, all on one file system
     near        made in the very directory that they go to, which may be mounted from elsewhere
 """
 
@@ -16,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from lakestream.data.nursery import NAMES, Nursery, open_nameless, sweep_nursery
+from lakestream.data.nameless_files import NAMES, Nursery, open_nameless, sweep_nursery
 from lakestream.data.synced_files import Descriptor, Directories, is_linked, link_synced, write_all
 from lakestream.errors import Exists, NoRoom, Retry, Unknown
 from lakestream.interfaces import Buffer

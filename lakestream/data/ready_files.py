@@ -16,10 +16,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from lakestream.data.nursery import Nursery
+from lakestream.data.nameless_files import Nursery
 from lakestream.data.synced_files import Descriptor, Directories, open_to_read, write_all
 from lakestream.interfaces import Buffer
-from lakestream.umask import current_umask
+from lakestream.process.umask import current_umask
 
 HIDDEN, READABLE = 0o200, 0o444
 AHEAD = 8

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 
 from lakestream.errors import Corrupt, Exists, Missing, Retry, Unknown
 from lakestream.interfaces import Buffer, CheckpointNote, CommandLog, Wal
+from lakestream.model.batches.wal_object import checkpoint_key
 from lakestream.model.levels import NEWEST
 from lakestream.model.state import State, dump, load
-from lakestream.model.wal_object import checkpoint_key
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from lakestream.errors import Corrupt, Missing
 from lakestream.interfaces import Wal
-from lakestream.model.state import State
-from lakestream.model.wal_object import (
+from lakestream.model.batches.wal_object import (
     HEADER_BYTES,
     ObjectName,
     checkpoint_prefix,
@@ -29,6 +28,7 @@ from lakestream.model.wal_object import (
     wal_key,
     wal_prefix,
 )
+from lakestream.model.state import State
 
 PAGE = 1000
 MEMBERS_MAX = 10_000

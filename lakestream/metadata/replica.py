@@ -27,7 +27,7 @@ from lakestream.model.commands import ENVELOPE, Body, Noop, Register, encode, pa
 from lakestream.model.levels import FIRST, NEWEST
 from lakestream.model.reasons import No, Stranger
 from lakestream.model.state import Outcome, State, apply, check_level
-from lakestream.room import Room
+from lakestream.process.store_room import Room
 
 log = logging.getLogger(__name__)
 

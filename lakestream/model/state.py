@@ -15,13 +15,15 @@ import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
 from lakestream.errors import Corrupt, Halted
-from lakestream.model import care, catalog, groups, members, pieces, producers, rebinding, streams, topics
+from lakestream.model import members, pieces, producers, streams, topics
 from lakestream.model.append_times import AppendTimes
 from lakestream.model.bounds import settle_bounds
-from lakestream.model.care import Care
-from lakestream.model.catalog import Catalog
+from lakestream.model.catalog import care, rebinding, tables
+from lakestream.model.catalog.care import Care
+from lakestream.model.catalog.tables import Catalog
 from lakestream.model.commands import APPEND, ENVELOPE, Body, Register
-from lakestream.model.groups import Groups
+from lakestream.model.groups import membership
+from lakestream.model.groups.membership import Groups
 from lakestream.model.levels import BOUNDED, FIRST, NEWEST
 from lakestream.model.members import Member, Members
 from lakestream.model.producers import NO_LIMITS, Producers
@@ -35,7 +37,7 @@ Outcome = Any
 """A list of results for `Append`; else what the rule says, a No, or STRANGER."""
 Rule = Callable[["State", Member, Any], Outcome]
 
-FAMILIES: tuple[Any, ...] = (members, topics, pieces, streams, producers, groups, catalog, rebinding, care)
+FAMILIES: tuple[Any, ...] = (members, topics, pieces, streams, producers, membership, tables, rebinding, care)
 _RULES: dict[int, tuple[int, msgspec.msgpack.Decoder[Any], Rule]] = {
     body.KIND: (body.LEVEL, msgspec.msgpack.Decoder(body), rule) for family in FAMILIES for body, rule in family.RULES
 }

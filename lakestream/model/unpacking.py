@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from lakestream.errors import Corrupt
-from lakestream.model.pointers import address_of, load, store64
+from lakestream.model.kernels.pointers import address_of, load, store64
 
 PIECE_BYTES = 32 * 1024
 """What is decoded at once, in about half a millisecond; a longer string is one piece all the same."""

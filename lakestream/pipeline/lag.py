@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
-from lakestream.pipeline.freshness import is_table
-from lakestream.pipeline.planner import wanted_from
+from lakestream.pipeline.landing.freshness import is_table
+from lakestream.pipeline.landing.planner import wanted_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,18 +8,18 @@ from typing import Any
 
 import msgspec
 
-from lakestream.data.tables.pinned import pinned
-from lakestream.data.tables.store import TableStore
-from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
+from lakestream.data.tables.iceberg.pinned_files import pinned
+from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import LakestreamError, Missing
-from lakestream.model.care import FAILED, CareRequest
-from lakestream.model.catalog_names import STREAMS, root_of
+from lakestream.model.catalog.care import FAILED, CareRequest
+from lakestream.model.catalog.names import STREAMS, root_of
 from lakestream.model.configs import TOPIC_CONFIGS
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
-from lakestream.pipeline.freshness import FRESHNESS, is_table
 from lakestream.pipeline.lag import lag_of
-from lakestream.pipeline.planner import wanted_from
+from lakestream.pipeline.landing.freshness import FRESHNESS, is_table
+from lakestream.pipeline.landing.planner import wanted_from
 
 PIPELINE_ROLE = "pipeline"
 PIPELINE_NEEDS = ("pyarrow", "pyspark")

@@ -13,28 +13,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from lakestream.data.tables.history import History
-from lakestream.data.tables.other_catalog import CatalogAddress, OtherCatalog
-from lakestream.data.tables.store import open_table_store
-from lakestream.data.tables.wider_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.iceberg.other_catalog import CatalogAddress, OtherCatalog
+from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
-from lakestream.model.care import NotePipeline
-from lakestream.model.catalog_names import Warehouse, warehouse_uri
+from lakestream.model.catalog.care import NotePipeline
+from lakestream.model.catalog.names import Warehouse, warehouse_uri
 from lakestream.model.commands import Register
 from lakestream.model.levels import NEWEST
-from lakestream.pipeline.care import Caretaker, Schedule
-from lakestream.pipeline.care_jobs import CareJobs
-from lakestream.pipeline.care_plan import CareLimits
-from lakestream.pipeline.driver import Driver
-from lakestream.pipeline.freshness import Freshness, FreshnessLimits
-from lakestream.pipeline.land import Lander, committer_of
-from lakestream.pipeline.outside import Outside
-from lakestream.pipeline.planner import RoundLimits
-from lakestream.pipeline.spark import Spark
-from lakestream.pipeline.worker import land_task
+from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.jobs import CareJobs
+from lakestream.pipeline.care.plan import CareLimits
+from lakestream.pipeline.external.external_catalog import Outside
+from lakestream.pipeline.landing.driver import Driver
+from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
+from lakestream.pipeline.landing.lander import Lander, committer_of
+from lakestream.pipeline.landing.planner import RoundLimits
+from lakestream.pipeline.landing.worker import land_task
+from lakestream.pipeline.spark.session import Spark
 
 log = logging.getLogger(__name__)
 

@@ -20,17 +20,17 @@ from typing import Protocol, cast
 from lakestream.errors import Exists, Fenced, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
 from lakestream.metadata.replica import Replica
-from lakestream.model.batch import stamp
+from lakestream.model.batches.header import stamp
+from lakestream.model.batches.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.model.cluster_time import stamp_time
 from lakestream.model.commands import APPEND
+from lakestream.model.kernels.produce_loops import STREAM
 from lakestream.model.levels import BOUNDED, FIRST
-from lakestream.model.produce_kernels import STREAM
 from lakestream.model.reasons import No
 from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
 from lakestream.model.state import Outcome
 from lakestream.model.streams import AppendRow, pack_append
-from lakestream.model.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
-from lakestream.room import Room
+from lakestream.process.store_room import Room
 from lakestream.stream.append_stats import AppendStats
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lakestream.errors import LakestreamError
-from lakestream.model.pointers import address_of
-from lakestream.model.produce_kernels import ADDRESS, COLUMNS, LENGTH, STREAM, join_batches, stamp_batches
+from lakestream.model.batches.wal_object import HEADER_BYTES, Slice, header, lay_out
+from lakestream.model.kernels.pointers import address_of
+from lakestream.model.kernels.produce_loops import ADDRESS, COLUMNS, LENGTH, STREAM, join_batches, stamp_batches
 from lakestream.model.streams import HEAD, ROW
-from lakestream.model.wal_object import HEADER_BYTES, Slice, header, lay_out
 
 if TYPE_CHECKING:
     from lakestream.stream.appender import Batches
@@ -20,7 +20,7 @@ NONE: Numbers = np.empty(0, np.int64)
 
 
 class ManyBatches:
-    """What the appender takes in place of `Batches`: a table (model/produce_kernels.py) of batches in memory.
+    """What the appender takes in place of `Batches`: a table (model/kernels/produce_loops.py) of batches in memory.
 
     `release` is called when their bytes are not needed any more, then `done`, once: with their results in the order
     of the table, or with the error that befell all of them alike.

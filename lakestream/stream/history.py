@@ -11,15 +11,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from lakestream.data.tables.store import TableStore
+from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Fenced, Halted, Missing, Retry, Unknown
 from lakestream.metadata.replica import Replica
-from lakestream.model.batch import Codec
+from lakestream.model.batches.header import Codec
 from lakestream.model.streams import Stream
 
 if TYPE_CHECKING:
-    from lakestream.data.tables.table_reader import FoundRow, Rows
-    from lakestream.data.tables.table_readers import TableReaders
+    from lakestream.data.tables.reading.table_reader import FoundRow, Rows
+    from lakestream.data.tables.reading.table_readers import TableReaders
 
 log = logging.getLogger(__name__)
 
@@ -153,12 +153,12 @@ class History:
 
 
 def _open(store: TableStore) -> "TableReaders":
-    from lakestream.data.tables.table_readers import TableReaders
+    from lakestream.data.tables.reading.table_readers import TableReaders
 
     return TableReaders(store)
 
 
 def _rebuilt(found: "Rows", batch_bytes: int, codec: int) -> list[memoryview]:
-    from lakestream.data.tables.rebuild import rebuild
+    from lakestream.data.tables.files.rebuild import rebuild
 
     return rebuild(found.rows, found.start, found.end, codec=codec, target_bytes=batch_bytes)

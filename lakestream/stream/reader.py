@@ -1,7 +1,7 @@
 """The reader: finds the entries of an offset, takes the bytes from memory or from the WAL, and gives whole batches.
 
     find entry -> piece in the cache | read (each piece once, whoever asks) -> stamp base offsets -> cut at batches
-    below the stream's progress: the topic's table (history.py)
+    below the stream's progress: the topic's table (snapshot_history.py)
 
 What it returns are views of cached pieces, ready to be sent: base offsets are right, bodies are as produced.
 """
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from lakestream.errors import Corrupt, Missing, Rejected, Retry
 from lakestream.interfaces import Wal
 from lakestream.metadata.replica import Replica
-from lakestream.model import records
-from lakestream.model.batch import (
+from lakestream.model.batches import records
+from lakestream.model.batches.compression import MAX_DECOMPRESSED_BYTES
+from lakestream.model.batches.header import (
     CHECKED_POSITION,
     CODEC_MASK,
     CRC_POSITION,
@@ -27,10 +28,7 @@ from lakestream.model.batch import (
     checksum,
     give_append_time,
 )
-from lakestream.model.compression import MAX_DECOMPRESSED_BYTES
-from lakestream.model.reasons import Reason
-from lakestream.model.streams import MERGED, Entry, Stream, WalObject
-from lakestream.model.wal_object import (
+from lakestream.model.batches.wal_object import (
     FOOTER_BYTES,
     MARK_EVERY_BYTES,
     MergedSlice,
@@ -42,6 +40,8 @@ from lakestream.model.wal_object import (
     verify,
     wal_key,
 )
+from lakestream.model.reasons import Reason
+from lakestream.model.streams import MERGED, Entry, Stream, WalObject
 from lakestream.stream.cache import Cache, Key, Piece
 from lakestream.stream.limits import ReadLimits
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lakestream.model.batch import give_append_time, restamp_log_append_time
+from lakestream.model.batches.header import give_append_time, restamp_log_append_time
 from lakestream.model.streams import HEAD, ROW
 from lakestream.stream.batch_tables import ManyBatches
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from lakestream.errors import LakestreamError, NoRoom, Retry, Unknown
 from lakestream.interfaces import Appended, Buffer, CheckpointNote, CommandLog, Logged, StoredObject, Wal
-from lakestream.testing.simulation import Process, SimulatedLoop
+from lakestream.testing.simulation.event_loop import Process, SimulatedLoop
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyiceberg.expressions import EqualTo
 
-from lakestream.data.tables.other_catalog import CatalogAddress
+from lakestream.data.tables.iceberg.other_catalog import CatalogAddress
 from lakestream.errors import Unknown
-from lakestream.pipeline.repair import repair
+from lakestream.pipeline.care.repair import repair
 from tests.care_world import care_jobs, quiet
 from tests.catalog_server import CatalogServer
 from tests.outside_world import OutsideWorld, outside_world, tools_of

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from lakestream.cli.connection import Connection, connect
-from lakestream.model.records import Record, encode_batch
-from lakestream.ports import split_address
+from lakestream.cli.client.connection import Connection, connect
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.process.ports import split_address
 from lakestream.protocol.kafka.messages.produce import (
     InitProducerIdRequest,
     PartitionProduceData,

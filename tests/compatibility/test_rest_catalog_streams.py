@@ -11,7 +11,7 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from lakestream.model.catalog_names import STREAMS
+from lakestream.model.catalog.names import STREAMS
 from tests.catalog_server import CatalogServer
 from tests.stream_table import Insider, make_stream, rows
 

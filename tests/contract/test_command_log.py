@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.clock import SystemClock
 from lakestream.interfaces import Appended, Logged
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.metadata.stores.owner import Owner
 from lakestream.metadata.stores.socket_client import SocketLog
 from lakestream.metadata.stores.sqlite import SqliteLog
+from lakestream.process.clock import SystemClock
 from lakestream.testing.command_log_contract import check_command_log
 
 
@@ -29,7 +29,8 @@ async def test_sqlite_in_process_keeps_the_contract(tmp_path: Path) -> None:
 
 
 async def test_sqlite_on_the_event_loop_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.sync_pace.QUICK_S", 60.0)  # no disk is so slow that it would go to the thread
+    # No disk is so slow that the write would go to the thread.
+    monkeypatch.setattr("lakestream.process.sync_pace.QUICK_S", 60.0)
     await check_command_log(
         lambda: SqliteLog.open(tmp_path / "log.db", clock=SystemClock()), persistent=True, max_handles=1
     )

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakestream.data.tables.iceberg import Committer
-from lakestream.data.tables.manifests import NewFile
-from lakestream.data.tables.parquet import FileWriter
-from lakestream.data.tables.progress import Range
-from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.store import DatedStore, FolderTableStore, TableStore, open_table_store
-from lakestream.data.tables.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.topic_table import new_topic_table
+from lakestream.data.tables.files.parquet import FileWriter
+from lakestream.data.tables.iceberg.committer import Committer
+from lakestream.data.tables.iceberg.manifests.files import NewFile
+from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.topic_table import new_topic_table
+from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
+from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.table_store import DatedStore, FolderTableStore, TableStore, open_table_store
 from lakestream.errors import Exists, Missing, Rejected
 from tests.iceberg_tables import NOW_MS, TABLE_UUID, TOPIC_ID, make_rows
 from tests.weed import BUCKET, S3Server, s3_server

@@ -18,9 +18,9 @@ pytest.importorskip("pyspark")
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from lakestream.model.batch import Codec
-from lakestream.pipeline.datasource import Lakestream
-from lakestream.pipeline.spark import Spark
+from lakestream.model.batches.header import Codec
+from lakestream.pipeline.spark.datasource import Lakestream
+from lakestream.pipeline.spark.session import Spark
 from lakestream.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.lake_live import await_landed, await_pipeline, lakestream, table_of, topic_state
 from tests.live import ask as ask_kafka

@@ -14,13 +14,13 @@ pytest.importorskip("pyspark")
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic
 from lakestream.model.streams import Stream
-from lakestream.pipeline import datasource
-from lakestream.pipeline.datasource import TOPIC, Asked, Lakestream, OptionError, StreamReader, for_spark, limited
-from lakestream.pipeline.spark import Spark
-from lakestream.pipeline.worker import land_task
+from lakestream.pipeline.landing.worker import land_task
+from lakestream.pipeline.spark import datasource
+from lakestream.pipeline.spark.datasource import TOPIC, Asked, Lakestream, OptionError, StreamReader, for_spark, limited
+from lakestream.pipeline.spark.session import Spark
 from tests.core import TestBroker, batch
 from tests.pipeline_live import TestPipeline, start_both
 from tests.tail_page import tail_page
@@ -262,9 +262,9 @@ def test_a_stream_has_no_end_to_ask_for() -> None:
 async def test_columns_that_somebody_added_to_the_table_are_there_and_null_in_the_tail(world: World) -> None:
     import pyarrow.parquet as pq
 
-    from lakestream.data.tables.manifests import NewFile
-    from lakestream.data.tables.parquet import FileWriter
-    from lakestream.model.catalog import CommitTables, TableChange
+    from lakestream.data.tables.files.parquet import FileWriter
+    from lakestream.data.tables.iceberg.manifests.files import NewFile
+    from lakestream.model.catalog.tables import CommitTables, TableChange
 
     committer, catalog = world.pipeline.lander.committer, world.broker.replica.state.catalog
     found = catalog.tables["streams", "t"]

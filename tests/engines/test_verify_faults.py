@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("pyiceberg")
 
-from lakestream.data.tables.file_stats import int_bound, long_bound
-from lakestream.data.tables.manifests import NewFile, read_manifest_list
-from lakestream.data.tables.progress import PROGRESS_PROPERTY, Landed, pack_progress
-from lakestream.data.tables.topic_table import TOPIC_ID_PROPERTY
-from lakestream.model.catalog_names import root_of
-from lakestream.model.records import Record
-from lakestream.model.wal_object import wal_key
+from lakestream.data.tables.files.file_stats import int_bound, long_bound
+from lakestream.data.tables.iceberg.manifests.files import NewFile, read_manifest_list
+from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Landed, pack_progress
+from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY
+from lakestream.model.batches.records import Record
+from lakestream.model.batches.wal_object import wal_key
+from lakestream.model.catalog.names import root_of
 from tests.forgeries import (
     TopicLake,
     all_rows,

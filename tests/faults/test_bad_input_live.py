@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lakestream.model.batch import Codec
-from lakestream.model.compression import compress
-from lakestream.model.records import Record, encode_batch
+from lakestream.model.batches.compression import compress
+from lakestream.model.batches.header import Codec
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka.messages import metadata
 from tests.faults.test_bad_input_network import REFUSED
 from tests.live import Live, ask, decoded, produce, produced

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lakestream.model.records import Record, encode_batch
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka.messages import fetch
 from tests.live import MB, Live, encoded_request, produced
 from tests.toyserver import api_versions_request

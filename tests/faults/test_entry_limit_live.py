@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.bounds import ENTRY_BYTES
-from lakestream.model.records import Record, encode_batch
 from lakestream.protocol.kafka.configs import BROKER
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (

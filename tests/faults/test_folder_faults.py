@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.data.ready_files import is_hidden
-from lakestream.model.records import Record, encode_batch
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka.messages import fetch
 from tests.live import ask, decoded, produce
 from tests.serving import Cluster, eventually, serving

@@ -12,8 +12,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from lakestream.model.records import Record, encode_batch
-from lakestream.protocol.kafka.apis import APIS
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.protocol.kafka.wire.apis import APIS
 from tests.live import Live, encoded_request
 from tests.property.test_codec_fuzz import mutated
 

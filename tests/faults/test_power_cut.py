@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.data.folder import FolderWal
-from lakestream.data.tables.store import FolderTableStore
+from lakestream.data.tables.stores.table_store import FolderTableStore
 
 COUNT = 40
 KINDS = {"ext4": [], "ext4 without a journal": ["-O", "^has_journal"]}

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lakestream.data.tables.store import open_table_store
+from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import Corrupt, LakestreamError
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.model.streams import Stream

@@ -9,8 +9,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lakestream.data.ready_files import is_hidden
-from lakestream.model.records import Record, encode_batch
-from lakestream.model.wal_object import wal_key
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.model.batches.wal_object import wal_key
 from tests.serving import Cluster, eventually, serving
 from tests.workload import Ledger, create_topic, ends, producing, read_all, send
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.errors import LakestreamError, Rejected
-from lakestream.model import batch
-from lakestream.model.batch import Codec
-from lakestream.model.check import check_batch
-from lakestream.model.compression import compress, decompress
-from lakestream.model.pointers import address_of
-from lakestream.model.records import Record, decode_batch, encode_batch
+from lakestream.model.batches import header
+from lakestream.model.batches.check import check_batch
+from lakestream.model.batches.compression import compress, decompress
+from lakestream.model.batches.header import Codec
+from lakestream.model.batches.records import Record, decode_batch, encode_batch
+from lakestream.model.kernels.pointers import address_of
 
 LIMIT = 1 << 16
 
@@ -36,7 +36,7 @@ def test_any_records_round_trip_and_pass_the_check(items: list[Record], codec: C
     info = check_batch(memoryview(data), 0, len(data), address_of(data), 1 << 20)
     assert (info.count, info.max_timestamp) == (len(items), max(item.timestamp for item in items))
     assert decode_batch(memoryview(data)) == items
-    batch.stamp(data, 0, base_offset)
+    header.stamp(data, 0, base_offset)
     assert decode_batch(memoryview(data)) == [with_offset(item, base_offset + item.offset) for item in items]
 
 
@@ -96,7 +96,7 @@ def mutated(rng: random.Random, codec: Codec) -> bytearray:
     if codec and rng.random() < 0.2:
         data[rng.randrange(61, len(data))] ^= 1 << rng.randrange(8)
     struct.pack_into(">i", data, 8, len(data) - 12)
-    struct.pack_into(">I", data, 17, batch.checksum(memoryview(data), 0, len(data)))
+    struct.pack_into(">I", data, 17, header.checksum(memoryview(data), 0, len(data)))
     return data
 
 

@@ -8,9 +8,16 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.data.tables.metadata_json import Conflict, check_requirements, complete, new_metadata, parse, render
-from lakestream.data.tables.metadata_schema import Invalid
-from lakestream.data.tables.metadata_updates import apply_updates
+from lakestream.data.tables.iceberg.metadata.documents import (
+    Conflict,
+    check_requirements,
+    complete,
+    new_metadata,
+    parse,
+    render,
+)
+from lakestream.data.tables.iceberg.metadata.schemas import Invalid
+from lakestream.data.tables.iceberg.metadata.updates import apply_updates
 from lakestream.errors import Corrupt
 
 FIELD = {"id": 1, "name": "a", "type": "long", "required": True}

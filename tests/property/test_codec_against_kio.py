@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.protocol.kafka import codec
-from lakestream.protocol.kafka.apis import APIS, Api
+from lakestream.protocol.kafka.wire import codec
+from lakestream.protocol.kafka.wire.apis import APIS, Api
 from tests.kio_oracle import (
     CASES,
     assert_same,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.protocol.kafka import codec, hot, wire
-from lakestream.protocol.kafka.apis import APIS, FLEXIBLE_FROM, Api
+from lakestream.protocol.kafka.wire import codec, fast_requests, framing
+from lakestream.protocol.kafka.wire.apis import APIS, FLEXIBLE_FROM, Api
 from tests.kio_oracle import CASES, case_name, kio_bytes, kio_class, our_class, random_entity
 
 REQUESTS = [case for case in CASES if case[2] == "request"]
@@ -33,7 +33,7 @@ def mutated(data: bytes, rng: Random) -> bytes:
 
 
 def attempt(read: Callable[[], object]) -> None:
-    with contextlib.suppress(wire.Malformed):
+    with contextlib.suppress(framing.Malformed):
         read()
 
 
@@ -50,7 +50,7 @@ def test_a_damaged_message_is_malformed_or_another_message(api: Api, version: in
 def test_every_truncation_is_malformed(api: Api, version: int, kind: str) -> None:
     data = kio_bytes(random_entity(kio_class(api, version, kind), Random(7)))
     for size in sorted({*range(min(len(data), 80)), max(len(data) - 1, 0)} - {len(data)}):
-        with pytest.raises(wire.Malformed):
+        with pytest.raises(framing.Malformed):
             codec.decode(our_class(api, kind), version, api.is_flexible(version), data[:size])
 
 
@@ -65,8 +65,8 @@ def test_random_bytes_are_malformed_or_a_message(data: bytes, case: tuple[Api, i
 @settings(max_examples=500, deadline=None)
 def test_random_bytes_as_a_header_are_malformed_or_a_header(data: bytes) -> None:
     try:
-        header = wire.parse_header(memoryview(data), 0, len(data), FLEXIBLE_FROM)
-    except wire.Malformed:
+        header = framing.parse_header(memoryview(data), 0, len(data), FLEXIBLE_FROM)
+    except framing.Malformed:
         return
     assert header.body <= len(data)
 
@@ -79,12 +79,12 @@ def test_a_damaged_produce_request_is_malformed_or_another_request(version: int)
         data += kio_bytes(random_entity(kio_class(APIS[0], version, "request"), rng))
         bad = mutated(data, rng)
         slab = memoryview(bytes(9) + bad + rng.choice([b"", bytes(40), b"\xff" * 40]))
-        parser = hot.ProduceParser()
+        parser = fast_requests.ProduceParser()
         attempt(lambda: parser.parse(memoryview(data), 0, len(data), version))  # noqa: B023
         attempt(lambda: check_bounds(parser.parse(slab, 9, 9 + len(bad), version), slab, 9 + len(bad)))  # noqa: B023
 
 
-def check_bounds(request: hot.ParsedProduce, slab: memoryview, end: int) -> None:
+def check_bounds(request: fast_requests.ParsedProduce, slab: memoryview, end: int) -> None:
     """No record bytes are taken from the request behind."""
     for _, partitions in request.topics:
         for _, start, size in partitions:
@@ -97,7 +97,7 @@ def test_a_damaged_fetch_request_is_malformed_or_another_request(version: int) -
     for _ in range(400):
         bad = mutated(kio_bytes(random_entity(kio_class(APIS[1], version, "request"), rng)), rng)
         slab = memoryview(bytes(9) + bad + rng.choice([b"", bytes(40), b"\xff" * 40]))
-        attempt(lambda: hot.parse_fetch(slab, 9, 9 + len(bad), version))  # noqa: B023
+        attempt(lambda: fast_requests.parse_fetch(slab, 9, 9 + len(bad), version))  # noqa: B023
 
 
 @pytest.mark.parametrize(("api", "version", "kind"), REQUESTS, ids=case_name)

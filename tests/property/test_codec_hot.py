@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.protocol.kafka import apis, codec, hot, hot_answers
 from lakestream.protocol.kafka.messages import fetch, produce
+from lakestream.protocol.kafka.wire import apis, codec, fast_answers, fast_requests
 from tests.kio_oracle import kio_bytes, kio_class, random_entity
 
 PRODUCE, FETCH = apis.APIS[0], apis.APIS[1]
@@ -25,10 +25,10 @@ def header(version: int, client_id: bytes | None = b"rdkafka") -> bytes:
     return text + (b"\0" if version >= 9 else b"")
 
 
-ReadProduce = tuple[str | None, int, int, list[tuple[hot.Topic, list[tuple[int, bytes | None]]]]]
+ReadProduce = tuple[str | None, int, int, list[tuple[fast_requests.Topic, list[tuple[int, bytes | None]]]]]
 
 
-def as_read(request: hot.ParsedProduce, view: memoryview) -> ReadProduce:
+def as_read(request: fast_requests.ParsedProduce, view: memoryview) -> ReadProduce:
     """The request with the bytes of its records instead of their places."""
     topics = [
         (topic, [(index, None if size < 0 else bytes(view[start : start + size])) for index, start, size in partitions])
@@ -54,12 +54,12 @@ def as_tuples(request: produce.ProduceRequest, version: int) -> ReadProduce:
 
 @pytest.mark.parametrize("version", range(3, 14))
 def test_produce_requests_are_read_as_the_codec_reads_them(version: int) -> None:
-    parser = hot.ProduceParser()
+    parser = fast_requests.ProduceParser()
     for seed in range(ROUNDS):
         data = kio_bytes(random_entity(kio_class(PRODUCE, version, "request"), Random(seed)))
         expected = as_tuples(codec.decode(produce.ProduceRequest, version, version >= 9, data), version)
         view, pos, end = in_a_slab(data)
-        assert as_read(hot.parse_produce(view, pos, end, version), view) == expected
+        assert as_read(fast_requests.parse_produce(view, pos, end, version), view) == expected
         view, pos, end = in_a_slab(header(version) + data)
         assert as_read(parser.parse(view, pos, end, version), view) == expected
         assert as_read(parser.parse(view, pos, end, version), view) == expected
@@ -84,7 +84,7 @@ def one_partition(version: int, topic: str, index: int, records: bytes | None) -
 @pytest.mark.parametrize("version", range(3, 14))
 def test_a_connection_that_changes_its_mind_is_never_answered_from_the_remembered_prefix(version: int) -> None:
     rng = Random(version)
-    parser = hot.ProduceParser()
+    parser = fast_requests.ProduceParser()
     sizes = [None, 0, 1, 126, 127, 128, 16382, 16383, 16384, (1 << 21) + 5]
     for _ in range(150):
         topic, client = rng.choice(["a", "b", "orders"]), rng.choice([None, b"", b"one", b"two"])
@@ -92,14 +92,14 @@ def test_a_connection_that_changes_its_mind_is_never_answered_from_the_remembere
         body = one_partition(version, topic, index, None if size is None else bytes(size))
         view, pos, end = in_a_slab(header(version, client) + body)
         request = parser.parse(view, pos, end, version)
-        name: hot.Topic = topic.encode().ljust(16) if version >= 13 else topic
+        name: fast_requests.Topic = topic.encode().ljust(16) if version >= 13 else topic
         assert (request.acks, request.timeout_ms) == (-1, 30_000)
         ((got_name, ((got_index, _, got_size),)),) = request.topics
         assert (got_name, got_index, got_size) == (name, index, -1 if size is None else size)
 
 
 def test_produced_records_are_named_by_their_place_in_the_receive_buffer() -> None:
-    parser = hot.ProduceParser()
+    parser = fast_requests.ProduceParser()
     slab = bytearray(header(9) + one_partition(9, "t", 0, b"before"))
     for _ in range(2):
         _, start, size = parser.parse(memoryview(slab), 0, len(slab), 9).topics[0][1][0]
@@ -111,9 +111,9 @@ def test_produced_records_are_named_by_their_place_in_the_receive_buffer() -> No
 def test_produce_responses_are_those_of_the_codec(version: int, shape: tuple[int, int]) -> None:
     for seed in range(ROUNDS):
         rng = Random(seed)
-        topics: list[tuple[hot.Topic, list[hot_answers.Produced]]] = [
+        topics: list[tuple[fast_requests.Topic, list[fast_answers.Produced]]] = [
             (rng.randbytes(16) if version >= 13 else f"topic-{t}" * rng.choice([1, 30]), [
-                hot_answers.Produced(
+                fast_answers.Produced(
                     p, rng.choice([0, -1, 3]), rng.randrange(1 << 62), rng.choice([-1, 5]), rng.randrange(9),
                     rng.choice([None, None, "", "no", "x" * 200]), tuple(rng.sample(range(9), rng.choice([0, 0, 2]))),
                 )
@@ -139,7 +139,7 @@ def test_produce_responses_are_those_of_the_codec(version: int, shape: tuple[int
                 for topic, partitions in topics
             ],
         )  # fmt: skip
-        frame = hot_answers.encode_produce_response(version, CORRELATION_ID, topics, throttle)
+        frame = fast_answers.encode_produce_response(version, CORRELATION_ID, topics, throttle)
         assert frame == apis.encode_response(PRODUCE, version, CORRELATION_ID, expected)
 
 
@@ -149,7 +149,7 @@ def test_fetch_requests_are_read_as_the_codec_reads_them(version: int) -> None:
         data = kio_bytes(random_entity(kio_class(FETCH, version, "request"), Random(seed)))
         request = codec.decode(fetch.FetchRequest, version, version >= 12, data)
         by_id = version >= 13
-        expected = hot.ParsedFetch(
+        expected = fast_requests.ParsedFetch(
             max_wait_ms=request.max_wait_ms,
             min_bytes=request.min_bytes,
             max_bytes=request.max_bytes,
@@ -161,11 +161,11 @@ def test_fetch_requests_are_read_as_the_codec_reads_them(version: int) -> None:
             rack_id=request.rack_id,
         )
         view, pos, end = in_a_slab(data)
-        assert hot.parse_fetch(view, pos, end, version) == expected
+        assert fast_requests.parse_fetch(view, pos, end, version) == expected
 
 
-def wanted(p: fetch.FetchPartition) -> hot.Wanted:
-    return hot.Wanted(
+def wanted(p: fetch.FetchPartition) -> fast_requests.Wanted:
+    return fast_requests.Wanted(
         p.partition,
         p.current_leader_epoch,
         p.fetch_offset,
@@ -179,7 +179,7 @@ def wanted(p: fetch.FetchPartition) -> hot.Wanted:
 def test_fetch_responses_are_those_of_the_codec(version: int) -> None:
     for seed in range(ROUNDS):
         rng = Random(seed)
-        topics: list[tuple[hot.Topic, list[hot_answers.Fetched]]] = [
+        topics: list[tuple[fast_requests.Topic, list[fast_answers.Fetched]]] = [
             (rng.randbytes(16) if version >= 13 else f"topic-{t}", [fetched(rng, p) for p in range(rng.randrange(4))])
             for t in range(rng.randrange(4))
         ]
@@ -195,19 +195,19 @@ def test_fetch_responses_are_those_of_the_codec(version: int) -> None:
                 for topic, partitions in topics
             ],
         )
-        parts = hot_answers.encode_fetch_response(version, CORRELATION_ID, 5, error, session, topics)
+        parts = fast_answers.encode_fetch_response(version, CORRELATION_ID, 5, error, session, topics)
         assert b"".join(parts) == apis.encode_response(FETCH, version, CORRELATION_ID, expected)
 
 
-def fetched(rng: Random, index: int) -> hot_answers.Fetched:
+def fetched(rng: Random, index: int) -> fast_answers.Fetched:
     aborted = rng.choice([None, [], [(1, 2)], [(rng.randrange(1 << 62), 9), (3, 4), (5, 6)]])
     records = [rng.randbytes(rng.choice([0, 1, 61, 128, 20_000])) for _ in range(rng.randrange(3))]
-    return hot_answers.Fetched(
+    return fast_answers.Fetched(
         index, rng.choice([0, 1]), rng.randrange(1 << 62), 8, 7, records, aborted, rng.choice([-1, 2])
     )
 
 
-def partition_data(p: hot_answers.Fetched) -> fetch.PartitionData:
+def partition_data(p: fast_answers.Fetched) -> fetch.PartitionData:
     aborted = p.aborted_transactions
     return fetch.PartitionData(
         partition_index=p.partition,
@@ -223,12 +223,12 @@ def partition_data(p: hot_answers.Fetched) -> fetch.PartitionData:
     )
 
 
-def named(topic: hot.Topic, field: str) -> dict[str, Any]:
+def named(topic: fast_requests.Topic, field: str) -> dict[str, Any]:
     return {field: topic} if isinstance(topic, str) else {"topic_id": topic}
 
 
 def test_fetched_records_are_handed_on_without_a_copy() -> None:
     batch = memoryview(bytes(1000))
-    answer = hot_answers.Fetched(0, 0, 1, 1, 0, [batch, batch])
-    parts = hot_answers.encode_fetch_response(16, 1, 0, 0, 0, [(bytes(16), [answer])])
+    answer = fast_answers.Fetched(0, 0, 1, 1, 0, [batch, batch])
+    parts = fast_answers.encode_fetch_response(16, 1, 0, 0, 0, [(bytes(16), [answer])])
     assert [part is batch for part in parts] == [False, True, True, False]

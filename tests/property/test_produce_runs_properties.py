@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.model.compression import compress
-from lakestream.protocol.kafka.admission import Limits
+from lakestream.model.batches.compression import compress
+from lakestream.protocol.serving.admission import Limits
 from tests.produce_world import NOW_MS, World, batch, produce, with_crc
 from tests.toyserver import metadata_request
 

@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.clock import SystemClock
-from lakestream.protocol.kafka.admission import Limits
-from lakestream.protocol.kafka.calls import ProduceCall, RequestContext
-from lakestream.protocol.kafka.complaints import Complaints
-from lakestream.protocol.kafka.connection import Connection
-from lakestream.protocol.kafka.server import log
-from lakestream.protocol.kafka.switchboard import Switchboard
+from lakestream.process.clock import SystemClock
+from lakestream.protocol.kafka.connections.calls import ProduceCall, RequestContext
+from lakestream.protocol.kafka.connections.connection import Connection
+from lakestream.protocol.kafka.connections.server import log
+from lakestream.protocol.kafka.connections.shared_board import Switchboard
+from lakestream.protocol.serving.admission import Limits
+from lakestream.protocol.serving.client_warnings import Complaints
 from tests.toyserver import METADATA, metadata_request, produce_request, records_of, toy_server
 
 

@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.data.tables.arrow_view import digest_rows
-from lakestream.data.tables.decode import STAMPED, WalSlice, decode_pieces, decode_slices
-from lakestream.data.tables.file_stats import Digest, add_digests
-from lakestream.data.tables.parquet import FileWriter, read_parquet
-from lakestream.data.tables.rebuild import rebuild
-from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.data.tables.files.arrow_view import digest_rows
+from lakestream.data.tables.files.decode import STAMPED, WalSlice, decode_pieces, decode_slices
+from lakestream.data.tables.files.file_stats import Digest, add_digests
+from lakestream.data.tables.files.parquet import FileWriter, read_parquet
+from lakestream.data.tables.files.rebuild import rebuild
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.errors import Corrupt
-from lakestream.model import batch
-from lakestream.model.batch import Codec
+from lakestream.model.batches import header
+from lakestream.model.batches.header import Codec
 from tests.raw_records import RawRecord, digest, encode, read
 
 blobs = st.none() | st.binary(max_size=40)
@@ -173,7 +173,7 @@ def test_a_batch_that_lies_under_a_right_checksum_is_corruption_or_rows_but_neve
             # The record count, or anything in the records.
             place = rng.choice([57, 58, 59, 60, *range(61, len(data))])
             data[place] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
-        struct.pack_into(">I", data, batch.CRC_POSITION, batch.checksum(memoryview(data), 0, len(data)))
+        struct.pack_into(">I", data, header.CRC_POSITION, header.checksum(memoryview(data), 0, len(data)))
         try:
             rows = decode_slices([(0, 0, data)])
         except Corrupt:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakestream.model.batches.wal_object import merged_key, wal_key
 from lakestream.model.state import dump, load
-from lakestream.model.wal_object import merged_key, wal_key
+from lakestream.stream.housekeeping.merging import MoveLimits
 from lakestream.stream.limits import ReadLimits
-from lakestream.stream.merging import MoveLimits
 from tests.upkeep_world import CLUSTER, GRACE_MS, Broker, World
 
 LIMITS = MoveLimits(

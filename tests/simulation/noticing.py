@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from lakestream.testing.landing import simulate_landing
-from lakestream.testing.ledger import Violation
-from lakestream.testing.node import Classes
-from lakestream.testing.pipeline_node import PipelineClasses
-from lakestream.testing.simulation import SimulationError
+from lakestream.testing.lake.pipeline_node import PipelineClasses
+from lakestream.testing.lake.scenario import simulate_landing
+from lakestream.testing.simulation.event_loop import SimulationError
+from lakestream.testing.simulation.ledger import Violation
+from lakestream.testing.simulation.node import Classes
 
 SEEDS = 80
 OTHERS = ("others at work",)

@@ -13,13 +13,13 @@ from lakestream.interfaces import Appended, Buffer
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
+from lakestream.model.batches.wal_object import parse_wal_key
 from lakestream.model.commands import CreateTopic, Register
 from lakestream.model.levels import NEWEST
-from lakestream.model.wal_object import parse_wal_key
 from lakestream.stream.appender import Answer, Appender, Submission
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits
-from lakestream.testing.simulation import SimClock, SimulatedLoop, run
+from lakestream.testing.simulation.event_loop import SimClock, SimulatedLoop, run
 
 
 class SlowWal(MemoryWal):

@@ -8,21 +8,21 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lakestream.data.tables.live_files import LiveFile
-from lakestream.data.tables.reach import reachable
-from lakestream.data.tables.table_metadata import Table, TableMetadata
-from lakestream.model.catalog_names import root_of
+from lakestream.data.tables.iceberg.live_files import LiveFile
+from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
+from lakestream.data.tables.iceberg.reachable_files import reachable
+from lakestream.model.catalog.names import root_of
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
-from lakestream.pipeline import care, care_accounts, care_jobs
-from lakestream.pipeline.care import Caretaker
-from lakestream.pipeline.care_jobs import Result
-from lakestream.pipeline.care_requests import CareRequests
-from lakestream.pipeline.keeping import keep_from
-from lakestream.pipeline.land import Lander
-from lakestream.pipeline.leftovers import Leftovers
-from lakestream.pipeline.orphans import Orphans
-from lakestream.testing.pipeline_node import PipelineClasses, QuickDriver, TrustingJobs
+from lakestream.pipeline.care import accounts, caretaker, jobs
+from lakestream.pipeline.care.caretaker import Caretaker
+from lakestream.pipeline.care.jobs import Result
+from lakestream.pipeline.care.kept_rows import keep_from
+from lakestream.pipeline.care.orphans import Orphans
+from lakestream.pipeline.care.requests import CareRequests
+from lakestream.pipeline.care.unused_since import Leftovers
+from lakestream.pipeline.landing.lander import Lander
+from lakestream.testing.lake.pipeline_node import PipelineClasses, QuickDriver, TrustingJobs
 from tests.simulation.noticing import BAD, OTHERS, first_violation
 
 READ = "somebody may still read it"
@@ -68,7 +68,7 @@ class NeverSweeps(Lander):
 
 
 def test_what_is_never_swept_nor_found_is_noticed_C10(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(care, "judge_orphans", lambda *_, **__: Orphans((), (), {}))
+    monkeypatch.setattr(caretaker, "judge_orphans", lambda *_, **__: Orphans((), (), {}))
     assert "not removed" in first_violation(BAD, pipeline=PipelineClasses(lander=NeverSweeps))
 
 
@@ -88,12 +88,12 @@ def test_retention_that_takes_too_much_is_noticed_T21(monkeypatch: pytest.Monkey
     def more(state: State, topic: Topic) -> Mapping[int, int]:
         return {partition: first + 1 for partition, first in keep_from(state, topic).items()}
 
-    monkeypatch.setattr(care, "keep_from", more)
+    monkeypatch.setattr(caretaker, "keep_from", more)
     assert "nobody wanted to go" in first_violation(("calm", "paused"))
 
 
 def test_rows_that_outlive_their_retention_are_noticed_T21(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(care, "keep_from", lambda *_: {})
+    monkeypatch.setattr(caretaker, "keep_from", lambda *_: {})
     assert "not removed" in first_violation(("calm", "paused"), first=4)
 
 
@@ -110,12 +110,12 @@ def test_a_delete_that_skips_rows_is_noticed_T14() -> None:
 
 
 def test_removed_rows_that_are_not_noted_are_noticed_T16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(care_jobs, "removed_ranges", lambda _: [])
+    monkeypatch.setattr(jobs, "removed_ranges", lambda _: [])
     assert "tells that" in first_violation(("calm", *OTHERS))
 
 
 def test_what_others_removed_and_nobody_noted_is_noticed_T16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(care_accounts, "difference", lambda *_, **how: ([], True))
+    monkeypatch.setattr(accounts, "difference", lambda *_, **how: ([], True))
     assert "the state accounts for" in first_violation(OTHERS, first=5)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from lakestream.errors import LakestreamError, Rejected
-from lakestream.model.group_members import GroupState
-from lakestream.model.group_offsets import CommitOffsets
-from lakestream.model.groups import coordinator
+from lakestream.model.groups.group import GroupState
+from lakestream.model.groups.membership import coordinator
+from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.reasons import Reason
-from lakestream.stream.group_room import Joined
+from lakestream.stream.groups.waiting_members import Joined
 from tests.groupcore import GroupBroker, GroupCluster, HandClock, rest
 
 PARTITIONS = 4

@@ -12,16 +12,16 @@ from lakestream.errors import Retry, Unknown
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
+from lakestream.model.batches.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.model.commands import AdvanceLogStart, AllocateProducerId, CreateTopic, Register
 from lakestream.model.levels import NEWEST
 from lakestream.model.state import dump
 from lakestream.model.streams import AppendRow, pack_append
-from lakestream.model.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.testing.faults import NO_FAULTS, FaultyLog, FaultyWal, Link
-from lakestream.testing.simulation import Process, SimClock, SimulatedLoop, run
+from lakestream.testing.simulation.event_loop import Process, SimClock, SimulatedLoop, run
 from tests.core import checkpoint_now
 
 TOPIC = bytes(16)

@@ -10,26 +10,27 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lakestream.data.tables import iceberg
-from lakestream.data.tables.file_stats import FileStats
-from lakestream.data.tables.iceberg import Commit
-from lakestream.data.tables.progress import Landed
-from lakestream.data.tables.reach import reachable_from
+from lakestream.data.tables.files.file_stats import FileStats
+from lakestream.data.tables.iceberg import committer
+from lakestream.data.tables.iceberg.committer import Commit
+from lakestream.data.tables.iceberg.progress import Landed
+from lakestream.data.tables.iceberg.reachable_files import reachable_from
 from lakestream.errors import LakestreamError, Unknown
-from lakestream.model import catalog
-from lakestream.model.catalog_landing import LandedRange
-from lakestream.model.catalog_names import root_of
+from lakestream.model.catalog import tables
+from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.catalog.names import root_of
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
-from lakestream.pipeline import land, sweep
-from lakestream.pipeline.land import Lander
-from lakestream.pipeline.planner import TopicWork
-from lakestream.pipeline.sweep import candidates
+from lakestream.pipeline.care import sweep
+from lakestream.pipeline.care.sweep import candidates
+from lakestream.pipeline.landing import lander
+from lakestream.pipeline.landing.lander import Lander
+from lakestream.pipeline.landing.planner import TopicWork
 from lakestream.stream.history import History
 from lakestream.stream.reader import Reader
-from lakestream.testing import pipeline_node
-from lakestream.testing.node import Classes
-from lakestream.testing.pipeline_node import PipelineClasses, QuickDriver
+from lakestream.testing.lake import pipeline_node
+from lakestream.testing.lake.pipeline_node import PipelineClasses, QuickDriver
+from lakestream.testing.simulation.node import Classes
 from tests.simulation.noticing import BAD, OTHERS, first_violation
 
 LONG_S = (6.0,)
@@ -50,18 +51,18 @@ def test_a_commit_without_its_premise_is_noticed_T7() -> None:
 
 
 def test_a_state_machine_that_ignores_the_premise_is_noticed_T7(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = catalog._change
+    real = tables._change
 
     def change(draft: Any, wanted: Any) -> Any:
         table = draft.get((wanted.namespace, wanted.name))
         return real(draft, wanted if table is None else msgspec.structs.replace(wanted, expected=table.location))
 
-    monkeypatch.setattr(catalog, "_change", change)
+    monkeypatch.setattr(tables, "_change", change)
     assert first_violation(OTHERS)
 
 
 def test_a_rewrite_over_what_others_deleted_is_noticed_T8(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iceberg, "check_base", lambda *_: None)
+    monkeypatch.setattr(committer, "check_base", lambda *_: None)
     said = first_violation(OTHERS, first=11)
     assert "lands 0 rows" in said or "other rows than its author says" in said or " went, but " in said
 
@@ -169,27 +170,28 @@ class LandsWhateverLanded(Lander):
 
 
 def test_a_range_that_lands_twice_is_noticed_T7(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "landing_problem", lambda *_: None)
-    monkeypatch.setattr(
-        iceberg, "advance", lambda progress, ranges: {**progress, **{one.partition: Landed(one.end) for one in ranges}}
-    )
+    monkeypatch.setattr(tables, "landing_problem", lambda *_: None)
+    def whatever_landed(progress: Any, ranges: Any) -> Any:
+        return {**progress, **{one.partition: Landed(one.end) for one in ranges}}
+
+    monkeypatch.setattr(committer, "advance", whatever_landed)
     said = first_violation(("calm", "paused"), pipeline=PipelineClasses(lander=LandsWhateverLanded))
     assert "twice" in said
 
 
 def test_data_without_its_progress_is_noticed_T6(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iceberg, "advance", lambda progress, ranges: dict(progress))
+    monkeypatch.setattr(committer, "advance", lambda progress, ranges: dict(progress))
     assert "the table's progress is" in first_violation(("calm",))
 
 
 def test_a_digest_of_something_else_is_noticed_T16(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = land.ranges_of
+    real = lander.ranges_of
 
     def wrong(work: TopicWork, files: Sequence[FileStats]) -> Any:
         found = real(work, files)
         return [one._replace(digest=one.digest ^ 1) for one in found] if isinstance(found, list) else found
 
-    monkeypatch.setattr(land, "ranges_of", wrong)
+    monkeypatch.setattr(lander, "ranges_of", wrong)
     assert "digests" in first_violation(("calm",))
 
 

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lakestream.testing.landing import simulate_landing
-from lakestream.testing.mixes import LAKE_MIXES
+from lakestream.testing.lake.scenario import simulate_landing
+from lakestream.testing.simulation.mixes import LAKE_MIXES
 
 CHUNK = 16
 CHUNKS = 4

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from lakestream.testing import simulation
 from lakestream.testing.faults import Faults, Link
-from lakestream.testing.simulation import Process, SimClock, SimulatedLoop, SimulationError, run
-from lakestream.testing.threads import wait_for
+from lakestream.testing.simulation import event_loop
+from lakestream.testing.simulation.event_loop import Process, SimClock, SimulatedLoop, SimulationError, run
+from lakestream.testing.simulation.threads import wait_for
 
 
 def test_time_jumps_instead_of_passing() -> None:
@@ -32,7 +32,7 @@ def test_a_deadlock_is_an_error() -> None:
 
 def test_time_and_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def waits(_: SimulatedLoop) -> None:
-        await asyncio.sleep(simulation.TIME_LIMIT_S + 1)
+        await asyncio.sleep(event_loop.TIME_LIMIT_S + 1)
 
     async def spins(loop: SimulatedLoop) -> None:
         def again() -> None:
@@ -43,7 +43,7 @@ def test_time_and_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(SimulationError, match="virtual seconds"):
         run(waits, 1)
-    monkeypatch.setattr(simulation, "STEPS_LIMIT", 100)
+    monkeypatch.setattr(event_loop, "STEPS_LIMIT", 100)
     with pytest.raises(SimulationError, match="more than 100 steps"):
         run(spins, 1)
 
@@ -53,7 +53,7 @@ def test_a_callback_that_never_returns_is_caught(monkeypatch: pytest.MonkeyPatch
         while True:
             pass
 
-    monkeypatch.setattr(simulation, "STUCK_S", 0.2)
+    monkeypatch.setattr(event_loop, "STUCK_S", 0.2)
     with pytest.raises(SimulationError, match="never return"):
         run(main, 1)
 
@@ -129,7 +129,7 @@ def test_a_process_that_was_killed_leaves_its_requests_behind() -> None:
 
     async def main(loop: SimulatedLoop) -> None:
         victim = Process("victim", loop)
-        link = Link(loop, victim, simulation.Random(1), Faults(latency_s=(1.0, 1.0)), victim.kill)
+        link = Link(loop, victim, event_loop.Random(1), Faults(latency_s=(1.0, 1.0)), victim.kill)
         victim.start(link.call(lambda: happened.append(loop.time())))
         await asyncio.sleep(0.5)
         victim.kill()
@@ -143,7 +143,7 @@ def test_a_wall_clock_may_be_wrong_and_jump_while_timers_do_not() -> None:
     async def main(loop: SimulatedLoop) -> None:
         clock = SimClock(loop, skew_ms=-5000)
         before = clock.wall_ms()
-        assert before == simulation.WALL_START_MS - 5000
+        assert before == event_loop.WALL_START_MS - 5000
         await asyncio.sleep(2)
         clock.jump(-60_000)
         assert clock.wall_ms() == before + 2000 - 60_000

@@ -9,22 +9,23 @@ import pytest
 from lakestream.errors import LakestreamError, Rejected, Retry, Unknown
 from lakestream.metadata.proposals import Proposal
 from lakestream.metadata.replica import BACKOFF_S, Replica
-from lakestream.model import group_offsets, streams
+from lakestream.model import streams
 from lakestream.model.commands import APPEND
+from lakestream.model.groups import offsets
 from lakestream.model.members import Members
 from lakestream.model.pieces import Dismantle
 from lakestream.model.reasons import No
 from lakestream.model.streams import HEAD, pack_append
-from lakestream.stream import collector
 from lakestream.stream.appender import Appender, Tick
-from lakestream.stream.collector import Collector
-from lakestream.stream.long_topics import LongTopics
-from lakestream.stream.mover import Mover
-from lakestream.testing.ledger import Violation
-from lakestream.testing.mixes import MIXES
-from lakestream.testing.node import Classes
-from lakestream.testing.scenario import simulate
-from lakestream.testing.simulation import SimulationError
+from lakestream.stream.housekeeping import collector
+from lakestream.stream.housekeeping.collector import Collector
+from lakestream.stream.housekeeping.long_topics import LongTopics
+from lakestream.stream.housekeeping.mover import Mover
+from lakestream.testing.simulation.event_loop import SimulationError
+from lakestream.testing.simulation.ledger import Violation
+from lakestream.testing.simulation.mixes import MIXES
+from lakestream.testing.simulation.node import Classes
+from lakestream.testing.simulation.scenario import simulate
 
 SEEDS = 60
 
@@ -234,7 +235,7 @@ def test_every_mix_that_the_mutations_name_exists() -> None:
 
 
 def test_commits_of_a_generation_that_is_over_are_noticed_L30(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_offsets, "commit_problem", lambda *_: None)
+    monkeypatch.setattr(offsets, "commit_problem", lambda *_: None)
     said = first_violation(Classes(), ["paused brokers", "everything", "lost and late answers"])
     assert "generation" in said
 

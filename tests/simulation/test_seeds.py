@@ -6,8 +6,8 @@ once understood it becomes one of the named tests below.
 
 import pytest
 
-from lakestream.testing.mixes import MIXES
-from lakestream.testing.scenario import simulate
+from lakestream.testing.simulation.mixes import MIXES
+from lakestream.testing.simulation.scenario import simulate
 
 CHUNK = 2 * len(MIXES)
 CHUNKS = 16

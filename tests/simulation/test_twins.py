@@ -10,7 +10,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.commands import AllocateProducerId, Register, encode, pack
 from lakestream.model.levels import FIRST, NEWEST
-from lakestream.testing.simulation import SimClock, SimulatedLoop, run
+from lakestream.testing.simulation.event_loop import SimClock, SimulatedLoop, run
 
 TIMING = Timing(heartbeat_s=0.5, session_s=2.5)
 

@@ -11,10 +11,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lakestream.data.tables.added_columns import added_columns
-from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.scan import Piece, read
-from lakestream.data.tables.table_reader import ReadCaches, TableReader
+from lakestream.data.tables.reading.added_columns import added_columns
+from lakestream.data.tables.reading.scan import Piece, read
+from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
+from lakestream.data.tables.stores.small_files import RecentFiles
 from tests.iceberg_tables import OtherEngine, set_columns
 from tests.unit.test_sql_sources import World
 

@@ -1,6 +1,6 @@
 """All answers together stay within bounds, and nobody starves."""
 
-from lakestream.protocol.kafka.answer_room import AnswerRoom
+from lakestream.protocol.serving.answer_budget import AnswerRoom
 
 
 def test_one_answer_gets_what_it_wants_up_to_its_own_limit_and_a_quarter_of_what_is_left() -> None:

@@ -11,12 +11,12 @@ from lakestream.data.memory import MemoryWal
 from lakestream.errors import Fenced, Rejected, Retry
 from lakestream.interfaces import Buffer
 from lakestream.metadata.stores.memory import MemoryLogStore
-from lakestream.model import records as records_module
-from lakestream.model.batch import Codec
+from lakestream.model.batches import records as records_module
+from lakestream.model.batches.header import Codec
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.commands import AdvanceLogStart, DeleteTopic
 from lakestream.model.producers import AGAIN_MAX, Producer, Producers, Sequence
 from lakestream.model.reasons import Reason
-from lakestream.model.records import Record, encode_batch
 from lakestream.model.state import dump, load
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import LOOK_UPS_AT_ONCE, Found

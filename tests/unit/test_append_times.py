@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from lakestream.clock import SystemClock
 from lakestream.data.memory import MemoryWal
-from lakestream.data.tables.decode import STAMPED, WalSlice, decode_slices
-from lakestream.data.tables.slices import slices_of, source_of
+from lakestream.data.tables.files.decode import STAMPED, WalSlice, decode_slices
+from lakestream.data.tables.files.slices import slices_of, source_of
 from lakestream.metadata.describe import describe_command
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
-from lakestream.model.batch import HEADER, checksum
+from lakestream.model.batches.header import HEADER, checksum
 from lakestream.model.commands import CreateTopic, DeleteTopic, Heartbeat, Register
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.state import dump, load
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
+from lakestream.process.clock import SystemClock
 from lakestream.stream.appender import Answer, Appender, Submission
 from lakestream.stream.batch_tables import ManyBatches, table_of
 from lakestream.stream.cache import Cache
+from lakestream.stream.housekeeping.merging import MoveLimits
+from lakestream.stream.housekeeping.mover import Mover
 from lakestream.stream.limits import AppendLimits, ReadLimits
-from lakestream.stream.merging import MoveLimits
-from lakestream.stream.mover import Mover
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
 from tests.core import batch

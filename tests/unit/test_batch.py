@@ -5,9 +5,9 @@ import struct
 import pytest
 
 from lakestream.errors import Rejected
-from lakestream.model import batch
-from lakestream.model.batch import BatchInfo, Fault
-from lakestream.model.records import Record, decode_batch, encode_batch
+from lakestream.model.batches import header
+from lakestream.model.batches.header import BatchInfo, Fault
+from lakestream.model.batches.records import Record, decode_batch, encode_batch
 
 
 def two_records(**options: bool) -> bytearray:
@@ -17,22 +17,22 @@ def two_records(**options: bool) -> bytearray:
 
 
 def test_the_header_is_61_bytes_with_the_crc_at_17_and_the_attributes_at_21() -> None:
-    assert batch.HEADER.size == batch.HEADER_SIZE == 61
-    assert struct.calcsize(">qiib") == batch.CRC_POSITION
-    assert struct.calcsize(">qiibI") == batch.CHECKED_POSITION
-    assert struct.calcsize(">qiibIhiq") == batch.MAX_TIMESTAMP_POSITION
+    assert header.HEADER.size == header.HEADER_SIZE == 61
+    assert struct.calcsize(">qiib") == header.CRC_POSITION
+    assert struct.calcsize(">qiibI") == header.CHECKED_POSITION
+    assert struct.calcsize(">qiibIhiq") == header.MAX_TIMESTAMP_POSITION
 
 
 def test_several_batches_in_one_records_field_are_split() -> None:
     first, second = two_records(), encode_batch([Record(value=b"longer than the first")])
-    assert batch.split(memoryview(first + second)) == [(0, len(first)), (len(first), len(second))]
-    assert batch.split(memoryview(b"")) == []
+    assert header.split(memoryview(first + second)) == [(0, len(first)), (len(first), len(second))]
+    assert header.split(memoryview(b"")) == []
 
 
 @pytest.mark.parametrize("cut", [1, 11, 12, 60, 61, -1])
 def test_a_truncated_batch_is_refused_by_split(cut: int) -> None:
     with pytest.raises(Rejected) as caught:
-        batch.split(memoryview(two_records()[:cut]))
+        header.split(memoryview(two_records()[:cut]))
     assert caught.value.reason == Fault.CORRUPT
 
 
@@ -41,14 +41,14 @@ def test_a_batch_length_that_cannot_be_is_refused_by_split(length: int) -> None:
     field = two_records() * 2
     struct.pack_into(">i", field, 8, length)
     with pytest.raises(Rejected):
-        batch.split(memoryview(field))
+        header.split(memoryview(field))
 
 
 def test_stamping_the_offset_sets_leader_epoch_0_and_leaves_all_else_alone_l7() -> None:
     field = bytearray(b"head") + two_records()
     struct.pack_into(">i", field, 4 + 12, -1)
     before = bytes(field)
-    batch.stamp(field, 4, 2**40)
+    header.stamp(field, 4, 2**40)
     assert struct.unpack_from(">qii", field, 4) == (2**40, len(field) - 4 - 12, 0)
     assert field[20:] == before[20:] and field[:4] == b"head"
     assert [record.offset for record in decode_batch(memoryview(field)[4:])] == [2**40, 2**40 + 1]
@@ -56,10 +56,10 @@ def test_stamping_the_offset_sets_leader_epoch_0_and_leaves_all_else_alone_l7() 
 
 def test_log_append_time_gives_every_record_the_brokers_time_and_a_good_crc_l19() -> None:
     field = bytearray(b"head") + two_records(transactional=True)
-    batch.restamp_log_append_time(field, 4, len(field) - 4, 777)
-    header = batch.HEADER.unpack_from(field, 4)
-    assert header[5] == batch.LOG_APPEND_TIME | batch.TRANSACTIONAL
-    assert header[7:9] == (100, 777), "the base timestamp stays as produced"
+    header.restamp_log_append_time(field, 4, len(field) - 4, 777)
+    fields = header.HEADER.unpack_from(field, 4)
+    assert fields[5] == header.LOG_APPEND_TIME | header.TRANSACTIONAL
+    assert fields[7:9] == (100, 777), "the base timestamp stays as produced"
     assert [record.timestamp for record in decode_batch(memoryview(field)[4:])] == [777, 777]
 
 

@@ -8,12 +8,12 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as Aiokafk
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from lakestream.errors import Rejected
-from lakestream.model import batch
-from lakestream.model.batch import BatchInfo, Codec, Fault
-from lakestream.model.check import check_batch
-from lakestream.model.compression import compress
-from lakestream.model.pointers import address_of
-from lakestream.model.records import Record, encode_batch
+from lakestream.model.batches import header
+from lakestream.model.batches.check import check_batch
+from lakestream.model.batches.compression import compress
+from lakestream.model.batches.header import BatchInfo, Codec, Fault
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.model.kernels.pointers import address_of
 
 LIMIT = 1 << 20
 RECORDS = [
@@ -38,7 +38,7 @@ def refused(data: bytes | bytearray, limit: int = LIMIT) -> int:
 def with_crc(data: bytes | bytearray) -> bytearray:
     fixed = bytearray(data)
     struct.pack_into(">i", fixed, 8, len(fixed) - 12)
-    struct.pack_into(">I", fixed, 17, batch.checksum(memoryview(fixed), 0, len(fixed)))
+    struct.pack_into(">I", fixed, 17, header.checksum(memoryview(fixed), 0, len(fixed)))
     return fixed
 
 
@@ -160,9 +160,9 @@ def test_a_lie_about_the_last_offset_delta_is_refused(delta: int) -> None:
 @pytest.mark.parametrize(
     ("bit", "reason"),
     [
-        (batch.CONTROL, Fault.INVALID_RECORD),
-        (batch.LOG_APPEND_TIME, Fault.INVALID_TIMESTAMP),
-        (batch.DELETE_HORIZON, Fault.INVALID_RECORD),
+        (header.CONTROL, Fault.INVALID_RECORD),
+        (header.LOG_APPEND_TIME, Fault.INVALID_TIMESTAMP),
+        (header.DELETE_HORIZON, Fault.INVALID_RECORD),
     ],
 )
 def test_attributes_that_are_not_for_producers_are_refused(bit: int, reason: Fault) -> None:

@@ -7,9 +7,9 @@ from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
 from lakestream.errors import Corrupt
-from lakestream.model import batch
-from lakestream.model.batch import Codec
-from lakestream.model.records import (
+from lakestream.model.batches import header
+from lakestream.model.batches.header import Codec
+from lakestream.model.batches.records import (
     Record,
     control_batch,
     decode_batch,
@@ -101,7 +101,7 @@ def test_the_offset_behind_whole_batches_is_found_without_reading_records() -> N
 
 def test_under_log_append_time_all_records_have_the_batches_time_l19() -> None:
     data = bytearray(encode_batch(RECORDS, base_offset=10))
-    batch.restamp_log_append_time(data, 0, len(data), 5000)
+    header.restamp_log_append_time(data, 0, len(data), 5000)
     assert find_timestamp(memoryview(data), 4000) == find_max_timestamp(memoryview(data)) == (10, 5000)
     assert find_timestamp(memoryview(data), 4000, 13) == find_max_timestamp(memoryview(data), 13) == (13, 5000)
     assert find_timestamp(memoryview(data), 5001) is None
@@ -111,7 +111,7 @@ def test_under_log_append_time_all_records_have_the_batches_time_l19() -> None:
 def damaged(position: int, layout: str, value: int) -> bytes:
     data = bytearray(encode_batch(RECORDS, base_offset=10))
     struct.pack_into(layout, data, position, value)
-    struct.pack_into(">I", data, 17, batch.checksum(memoryview(data), 0, len(data)))
+    struct.pack_into(">I", data, 17, header.checksum(memoryview(data), 0, len(data)))
     return bytes(data)
 
 

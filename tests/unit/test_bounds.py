@@ -13,9 +13,9 @@ from lakestream.model.commands import (
     RaiseLevel,
 )
 from lakestream.model.configs import CLUSTER_CONFIGS
-from lakestream.model.group_members import MemberRow
-from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets, ExpireGroups
-from lakestream.model.groups import DeleteGroup, NewGeneration
+from lakestream.model.groups.group import MemberRow
+from lakestream.model.groups.membership import DeleteGroup, NewGeneration
+from lakestream.model.groups.offsets import CommitOffsets, DeleteOffsets, ExpireGroups
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.producers import AHEAD_MAX, EXPIRED_AT_ONCE
 from lakestream.model.reasons import No, Reason

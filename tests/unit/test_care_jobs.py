@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from lakestream.data.tables.live_files import live_files
-from lakestream.data.tables.manifests import NewFile
-from lakestream.data.tables.reach import reachable_from
-from lakestream.data.tables.schema import KEY_ID
-from lakestream.data.tables.summaries import CARE_KEY
-from lakestream.data.tables.table_metadata import Table
-from lakestream.model.catalog import CommitTables, TableChange
-from lakestream.model.records import Record, encode_batch
-from lakestream.pipeline.care_jobs import CareJobs, NotDone
-from lakestream.pipeline.care_plan import CareLimits
-from lakestream.pipeline.rounds import Here, Work
+from lakestream.data.tables.files.stream_columns import KEY_ID
+from lakestream.data.tables.iceberg.live_files import live_files
+from lakestream.data.tables.iceberg.manifests.files import NewFile
+from lakestream.data.tables.iceberg.metadata.table_metadata import Table
+from lakestream.data.tables.iceberg.reachable_files import reachable_from
+from lakestream.data.tables.iceberg.summaries import CARE_KEY
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.model.catalog.tables import CommitTables, TableChange
+from lakestream.pipeline.care.jobs import CareJobs, NotDone
+from lakestream.pipeline.care.plan import CareLimits
+from lakestream.pipeline.landing.rounds import Here, Work
 from tests.care_world import CareWorld, care_jobs, quiet, start_world
 from tests.unit.test_pipeline_landing import data_files, values
 
@@ -252,8 +252,8 @@ async def test_a_columns_that_somebody_added_survives_care(world: CareWorld) -> 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from lakestream.data.tables.parquet import FileWriter
-    from lakestream.data.tables.schema import ARROW_SCHEMA
+    from lakestream.data.tables.files.parquet import FileWriter
+    from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 
     topic_id = await filled(world, rounds=3)
     lander = world.pipeline.lander

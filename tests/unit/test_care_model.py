@@ -2,8 +2,8 @@
 
 import pytest
 
-from lakestream.model import care
-from lakestream.model.care import (
+from lakestream.model.catalog import care
+from lakestream.model.catalog.care import (
     ARGUMENTS_BYTES_MAX,
     DONE,
     FAILED,
@@ -16,7 +16,7 @@ from lakestream.model.care import (
     RequestCare,
     TellCare,
 )
-from lakestream.model.catalog_landing import Landing
+from lakestream.model.catalog.landed import Landing
 from lakestream.model.commands import Body, Heartbeat, pack
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import dump, load

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.data.tables.live_files import LiveFile, Span
-from lakestream.pipeline.care_accounts import difference, joined, minus
-from lakestream.pipeline.care_plan import CareLimits, Group, Target, to_drop, to_rewrite
-from lakestream.pipeline.care_tasks import Rows
+from lakestream.data.tables.iceberg.live_files import LiveFile, Span
+from lakestream.pipeline.care.accounts import difference, joined, minus
+from lakestream.pipeline.care.plan import CareLimits, Group, Target, to_drop, to_rewrite
+from lakestream.pipeline.care.tasks import Rows
 
 KB, MB = 1 << 10, 1 << 20
 LIMITS = CareLimits()

@@ -9,17 +9,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lakestream.clock import SystemClock
-from lakestream.data.tables.condition_process import ConditionProcess, check_apart
-from lakestream.model.care import DONE, FAILED, RUNNING, CareRequest, RequestCare
+from lakestream.data.tables.conditions.process import ConditionProcess, check_apart
+from lakestream.model.catalog.care import DONE, FAILED, RUNNING, CareRequest, RequestCare
 from lakestream.model.state import dump, load
-from lakestream.pipeline.care import Caretaker, Schedule
-from lakestream.pipeline.care_jobs import CareJobs
-from lakestream.pipeline.care_plan import CareLimits
-from lakestream.pipeline.care_requests import attempts_of
-from lakestream.pipeline.care_tasks import CareFailed, unpack_care_answer, unpack_care_task
-from lakestream.pipeline.care_worker import care_in, care_task
-from lakestream.pipeline.rounds import Here, JobFailed, Work
+from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.jobs import CareJobs
+from lakestream.pipeline.care.plan import CareLimits
+from lakestream.pipeline.care.requests import attempts_of
+from lakestream.pipeline.care.tasks import CareFailed, unpack_care_answer, unpack_care_task
+from lakestream.pipeline.care.worker import care_in, care_task
+from lakestream.pipeline.landing.rounds import Here, JobFailed, Work
+from lakestream.process.clock import SystemClock
 from tests.care_world import CareWorld, start_world
 from tests.pipeline_live import TestPipeline, start_pipeline
 from tests.unit.test_care_jobs import filled

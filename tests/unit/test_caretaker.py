@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from lakestream.data.tables.manifests import NewFile
-from lakestream.data.tables.parquet import read_parquet
+from lakestream.data.tables.files.parquet import read_parquet
+from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.errors import Rejected
-from lakestream.model.catalog import HoldTopic
+from lakestream.model.catalog.tables import HoldTopic
 from lakestream.model.commands import AdvanceLogStart
-from lakestream.pipeline import care as care_module
-from lakestream.pipeline.care import Caretaker, Schedule
-from lakestream.pipeline.care_jobs import NotDone
-from lakestream.pipeline.care_plan import CareLimits
-from lakestream.pipeline.diagnosis import diagnose
+from lakestream.pipeline.care import caretaker as care_module
+from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.diagnosis import diagnose
+from lakestream.pipeline.care.jobs import NotDone
+from lakestream.pipeline.care.plan import CareLimits
 from tests import care_world
 from tests.care_world import CareWorld, care_jobs, quiet, start_world
 from tests.pipeline_live import TestPipeline, start_pipeline
@@ -174,7 +174,7 @@ async def foreign_update(world: CareWorld, topic_id: bytes, snapshots: int) -> N
     """What an UPDATE does: one file again, with another value in one row; PyIceberg's makes two snapshots of it."""
     import pyarrow as pa
 
-    from lakestream.data.tables.parquet import write_parquet
+    from lakestream.data.tables.files.parquet import write_parquet
 
     lander = world.pipeline.lander
     table = await lander.table_of(topic_id)
@@ -241,8 +241,8 @@ async def test_what_a_killed_pipeline_had_still_to_delete_is_found_by_the_next_o
     result = await later.remove_orphans(topic_id, 0, dry_run=False)
     assert result.figures["ours"] == found.figures["spared"] and result.figures["others"] == 0
     location = second.replica.state.catalog.tables["streams", "a"].location
-    from lakestream.data.tables.reach import reachable
-    from lakestream.data.tables.table_metadata import TableMetadata
+    from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
+    from lakestream.data.tables.iceberg.reachable_files import reachable
 
     known = reachable(second.store, location, TableMetadata.parse(second.store.get(location)))
     assert files_in(folder) == {uri.removeprefix("file://") for uri in known} & files_in(folder)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from lakestream.cli.serve import check_catalog
-from lakestream.data.tables.allowed_locations import allowed_locations
+from lakestream.data.tables.stores.allowed_locations import allowed_locations
 from lakestream.settings import Settings, SettingsError
 from tests.catalog_server import CatalogServer
 from tests.stream_table import make_stream, rows

@@ -10,12 +10,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.data.tables import foreign_rows
-from lakestream.data.tables.foreign import Refused
-from lakestream.data.tables.foreign_rows import judge_rows
-from lakestream.data.tables.manifests import ADDED, DATA, DELETES, EXISTING, layout, write_manifest, write_manifest_list
-from lakestream.data.tables.store import FolderTableStore
-from lakestream.data.tables.topic_table import topic_schema
+from lakestream.data.tables.foreign import rows as row_rules
+from lakestream.data.tables.foreign.allowed_changes import Refused
+from lakestream.data.tables.foreign.rows import judge_rows
+from lakestream.data.tables.iceberg.manifests.files import (
+    ADDED,
+    DATA,
+    DELETES,
+    EXISTING,
+    layout,
+    write_manifest,
+    write_manifest_list,
+)
+from lakestream.data.tables.iceberg.topic_table import topic_schema
+from lakestream.data.tables.stores.table_store import FolderTableStore
 from tests.stream_table import rows
 
 SPEC: dict[str, Any] = {"spec-id": 0, "fields": []}
@@ -186,7 +194,7 @@ def test_an_empty_table_takes_no_rows(table: Table) -> None:
 
 
 def test_many_rows_are_compared_in_passes(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_rows, "ROWS_AT_ONCE", 1000)
+    monkeypatch.setattr(row_rules, "ROWS_AT_ONCE", 1000)
     old = table.snapshot(1, *(table.data(range(n, n + 1000), p) for p in (0, 1) for n in (0, 1000)))
     new = [table.data(range(1999, -1, -1)), table.data(range(2000), 1)]
     table.judge(old, table.snapshot(2, *((file, 2) for file in new)))

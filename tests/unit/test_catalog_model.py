@@ -6,8 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakestream.model import catalog, rebinding, state, topics
-from lakestream.model.catalog import (
+from lakestream.model import state, topics
+from lakestream.model.catalog import rebinding, tables
+from lakestream.model.catalog.landed import GRAIN_MS, MARKS_KEPT, RANGES_KEPT, Departed, LandedRange, Landing
+from lakestream.model.catalog.names import Warehouse, name_problem, namespace_problem, overlap, root_of
+from lakestream.model.catalog.namespaces import CreateNamespace, DropNamespace, UpdateNamespace
+from lakestream.model.catalog.rebinding import Rebind
+from lakestream.model.catalog.tables import (
     CatalogTable,
     CommitTables,
     HoldTopic,
@@ -17,19 +22,15 @@ from lakestream.model.catalog import (
     TableChange,
     TablesPurged,
 )
-from lakestream.model.catalog_landing import GRAIN_MS, MARKS_KEPT, RANGES_KEPT, Departed, LandedRange, Landing
-from lakestream.model.catalog_names import Warehouse, name_problem, namespace_problem, overlap, root_of
-from lakestream.model.catalog_namespaces import CreateNamespace, DropNamespace, UpdateNamespace
 from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
-from lakestream.model.rebinding import Rebind
 from lakestream.model.state import State, dump, load
 from lakestream.model.streams import append, pack_append
 
 TOPIC = b"t" * 16
-RULES: dict[type, Any] = {body: rule for body, rule in (*catalog.RULES, *rebinding.RULES, *topics.RULES)}
+RULES: dict[type, Any] = {body: rule for body, rule in (*tables.RULES, *rebinding.RULES, *topics.RULES)}
 
 
 class World:
@@ -416,4 +417,4 @@ def test_a_checkpoint_keeps_where_outside_tables_are_and_one_from_before_there_w
     again = load(dump(outside.state))
     assert again.catalog.of_topic(TOPIC) == CatalogTable("ext", "f0", TOPIC) and dump(again) == dump(outside.state)
     assert Landing.load(Landing("u").dump()[:6]).location == ""
-    assert catalog.Catalog.load(catalog.Catalog().dump()[:4]).departed == {}
+    assert tables.Catalog.load(tables.Catalog().dump()[:4]).departed == {}

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from lakestream.data.tables.expiry import own_files
-from lakestream.data.tables.table_metadata import Table
-from lakestream.model.catalog import CommitTables, TableChange
-from lakestream.model.catalog_names import Warehouse
+from lakestream.data.tables.iceberg.expiry import own_files
+from lakestream.data.tables.iceberg.metadata.table_metadata import Table
+from lakestream.model.catalog.names import Warehouse
+from lakestream.model.catalog.tables import CommitTables, TableChange
 from tests.catalog_server import CatalogServer
 from tests.iceberg_tables import Lake
 from tests.stream_table import UUID, make_stream, rows

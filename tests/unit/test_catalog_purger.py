@@ -6,9 +6,9 @@ from random import Random
 import httpx
 import pytest
 
-from lakestream.data.tables.metadata_files import MetadataFiles
+from lakestream.data.tables.iceberg.metadata.files import MetadataFiles
 from lakestream.model.commands import DeleteTopic
-from lakestream.stream.purger import LATE, Purger
+from lakestream.stream.housekeeping.purger import LATE, Purger
 from tests.catalog_server import CatalogServer
 from tests.stream_table import make_stream, rows
 

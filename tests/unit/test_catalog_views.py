@@ -13,7 +13,7 @@ from pyiceberg.types import LongType, NestedField
 from pyiceberg.view.metadata import ViewVersion
 
 from lakestream.metadata.stores.memory import MemoryLogStore
-from lakestream.model.catalog_views import CommitView
+from lakestream.model.catalog.views import CommitView
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import dump, load

@@ -10,7 +10,6 @@ from typing import NoReturn
 
 import pytest
 
-from lakestream.clock import SystemClock
 from lakestream.data.memory import MemoryWal
 from lakestream.errors import Retry
 from lakestream.metadata import checkpoint, checkpointer
@@ -19,6 +18,7 @@ from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.commands import AllocateProducerId, CreateTopic, Heartbeat, Register
 from lakestream.model.state import State, dump
+from lakestream.process.clock import SystemClock
 from tests.core import TestBroker, checkpoint_now, start_broker
 
 EAGER = Timing(checkpoint_commands=1)

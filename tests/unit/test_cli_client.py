@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from lakestream.cli import client as client_module
 from lakestream.cli import consume
-from lakestream.cli.client import Client, open_client
-from lakestream.cli.codes import KafkaError
-from lakestream.cli.connection import Unreachable
-from lakestream.cli.membership import Membership
+from lakestream.cli.client import cluster_client as client_module
+from lakestream.cli.client.cluster_client import Client, open_client
+from lakestream.cli.client.codes import KafkaError
+from lakestream.cli.client.connection import Unreachable
+from lakestream.cli.client.membership import Membership
 from lakestream.errors import LakestreamError
-from lakestream.protocol.kafka import apis, wire
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.fetch import (
     ListOffsetsPartitionResponse,
@@ -44,6 +43,7 @@ from lakestream.protocol.kafka.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from lakestream.protocol.kafka.wire import apis, framing
 
 Answer = Callable[[Any], Any]
 
@@ -66,7 +66,7 @@ class FakeBroker:
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 frame = await reader.readexactly(size)
-                header = wire.parse_header(frame, 0, size, apis.FLEXIBLE_FROM)
+                header = framing.parse_header(frame, 0, size, apis.FLEXIBLE_FROM)
                 api = apis.APIS[header.api_key]
                 request = apis.decode_request(api, header.api_version, frame, header.body)
                 self.seen.append((api.name, header.api_version))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.partitioner.default import murmur2 as their_murmur2
 
-from lakestream.cli.assignment import (
+from lakestream.cli.client.assignment import (
     ASSIGNORS,
     assign_range,
     decode_assignment,
@@ -17,10 +17,10 @@ from lakestream.cli.assignment import (
     encode_assignment,
     encode_subscription,
 )
+from lakestream.cli.client.producer import BATCH_BYTES, batches, murmur2
+from lakestream.cli.client.texts import BadLine, Line, format_json, format_text, parse_json, parse_text, size_of
 from lakestream.cli.groups import parse_time
 from lakestream.cli.output import size_text, span_text
-from lakestream.cli.producer import BATCH_BYTES, batches, murmur2
-from lakestream.cli.texts import BadLine, Line, format_json, format_text, parse_json, parse_text, size_of
 from lakestream.errors import Corrupt
 
 maybe_bytes = st.none() | st.binary(max_size=20)

@@ -3,8 +3,8 @@
 import random
 import time
 
-from lakestream.clock import SystemClock, system_random
 from lakestream.interfaces import Clock
+from lakestream.process.clock import SystemClock, system_random
 
 
 def test_the_monotonic_clock_never_goes_back() -> None:

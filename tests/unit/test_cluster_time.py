@@ -13,7 +13,7 @@ from lakestream.model.cluster_time import BEHIND_MS, JUMP_HEARTBEATS, JUMP_MS
 from lakestream.model.commands import Body, Expire, Heartbeat, Register, encode, pack
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.state import State, apply, dump, load
-from lakestream.testing.simulation import SimClock, SimulatedLoop, run
+from lakestream.testing.simulation.event_loop import SimClock, SimulatedLoop, run
 
 NOW = 1_700_000_000_000
 YEAR = 365 * 24 * 3_600_000

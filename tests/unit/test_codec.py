@@ -2,8 +2,6 @@
 
 import pytest
 
-from lakestream.protocol.kafka import codec
-from lakestream.protocol.kafka.apis import APIS, decode_request, encode_response
 from lakestream.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from lakestream.protocol.kafka.messages.membership import HeartbeatRequest, JoinGroupResponse
 from lakestream.protocol.kafka.messages.metadata import (
@@ -13,7 +11,9 @@ from lakestream.protocol.kafka.messages.metadata import (
     MetadataRequest,
 )
 from lakestream.protocol.kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from lakestream.protocol.kafka.wire import Malformed
+from lakestream.protocol.kafka.wire import codec
+from lakestream.protocol.kafka.wire.apis import APIS, decode_request, encode_response
+from lakestream.protocol.kafka.wire.framing import Malformed
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=3, member_id="m")
 

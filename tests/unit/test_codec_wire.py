@@ -2,8 +2,15 @@
 
 import pytest
 
-from lakestream.protocol.kafka.apis import FLEXIBLE_FROM
-from lakestream.protocol.kafka.wire import Malformed, RequestHeader, parse_header, read_uvarint, skip_tags, uvarint
+from lakestream.protocol.kafka.wire.apis import FLEXIBLE_FROM
+from lakestream.protocol.kafka.wire.framing import (
+    Malformed,
+    RequestHeader,
+    parse_header,
+    read_uvarint,
+    skip_tags,
+    uvarint,
+)
 
 
 def fixed(key: int, version: int, client_id: bytes | None) -> bytes:

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lakestream.interfaces import CheckpointNote
-from lakestream.model.wal_object import checkpoint_key, checkpoint_prefix, merged_key, wal_key, wal_prefix
-from lakestream.stream import collector
-from lakestream.stream.collector import judge, read_names
-from lakestream.stream.turns import at_once
+from lakestream.model.batches.wal_object import checkpoint_key, checkpoint_prefix, merged_key, wal_key, wal_prefix
+from lakestream.stream.housekeeping import collector
+from lakestream.stream.housekeeping.collector import judge, read_names
+from lakestream.stream.long_work import at_once
 from tests.core import checkpoint_now
 from tests.upkeep_world import CLUSTER, GRACE_MS, Broker, World
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.clock import SystemClock
 from lakestream.errors import Retry
 from lakestream.metadata.stores import sqlite_file
 from lakestream.metadata.stores.sqlite import MAX_INLINE_BYTES, SqliteLog
 from lakestream.metadata.stores.sqlite_file import SqliteFile
 from lakestream.metadata.stores.sqlite_worker import ThreadWorker
-from lakestream.sync_pace import QUICK_S
+from lakestream.process.clock import SystemClock
+from lakestream.process.sync_pace import QUICK_S
 
 
 class Watched:

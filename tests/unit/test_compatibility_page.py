@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.model.configs import CLUSTER_CONFIGS, STATIC_CONFIGS, TOPIC_CONFIGS, ConfigKey
-from lakestream.protocol.kafka.apis import APIS, Api
+from lakestream.protocol.kafka.wire.apis import APIS, Api
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "COMPATIBILITY.md"
 

@@ -13,8 +13,8 @@ import pytest
 from aiokafka import codec as aiokafka_codec
 
 from lakestream.errors import Rejected
-from lakestream.model.batch import Codec, Fault
-from lakestream.model.compression import GZIP_MEMBERS_MAX, XERIAL_HEADER, compress, decompress
+from lakestream.model.batches.compression import GZIP_MEMBERS_MAX, XERIAL_HEADER, compress, decompress
+from lakestream.model.batches.header import Codec, Fault
 
 CODECS = [codec for codec in Codec if codec]
 CHUNK = bytes(1 << 20)

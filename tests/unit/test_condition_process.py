@@ -7,9 +7,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from lakestream.data.tables.condition_process import ConditionHung, ConditionProcess, check_apart
-from lakestream.data.tables.conditions import BadCondition
-from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.data.tables.conditions.condition import BadCondition
+from lakestream.data.tables.conditions.process import ConditionHung, ConditionProcess, check_apart
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from tests.unit.test_conditions import rows
 
 FOR_EVER = "length(lpad('x', 2000000000, 'y')) > stream_offset"

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from lakestream.data.tables.conditions import BadCondition, Condition, check_condition
-from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.data.tables.conditions.condition import BadCondition, Condition, check_condition
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from tests.serving import ROOT
 
 TIMES = [datetime(2024, 1, 1, hour, tzinfo=UTC) for hour in range(4)]

@@ -1,6 +1,6 @@
 """What engines are told about the store."""
 
-from lakestream.data.tables.engine_settings import engine_settings
+from lakestream.data.tables.stores.engine_settings import engine_settings
 
 
 def test_engines_are_told_where_the_store_is_and_never_a_secret() -> None:

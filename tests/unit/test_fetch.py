@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from lakestream.clock import SystemClock
 from lakestream.model.commands import AdvanceLogStart, DeleteTopic
-from lakestream.protocol.kafka.answer_room import AnswerRoom
+from lakestream.process.clock import SystemClock
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch import FetchApi
 from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Sessions
-from lakestream.protocol.kafka.hot import ParsedFetch, Wanted
-from lakestream.protocol.kafka.hot_answers import Fetched
+from lakestream.protocol.kafka.wire.fast_answers import Fetched
+from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Wanted
+from lakestream.protocol.serving.answer_budget import AnswerRoom
 from tests.core import TestBroker, batch, start_broker
 
 LONG_MS = 20_000

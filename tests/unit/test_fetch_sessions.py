@@ -7,7 +7,7 @@ import pytest
 
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch_sessions import UNUSED_S, Sessions
-from lakestream.protocol.kafka.hot import ParsedFetch, Topic, Wanted
+from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
 
 
 class HandClock:

@@ -12,15 +12,15 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.exceptions import ForbiddenError
 
-from lakestream.clock import SystemClock
-from lakestream.data.tables.foreign import Refused
-from lakestream.data.tables.foreign_rows import judge_rows
-from lakestream.data.tables.metadata_json import main_of, parse, snapshot_of
-from lakestream.data.tables.schema import ARROW_SCHEMA
-from lakestream.pipeline.care import Caretaker, Schedule
-from lakestream.pipeline.care_jobs import CareJobs
-from lakestream.pipeline.care_plan import CareLimits
-from lakestream.pipeline.repair import lost_files
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.foreign.allowed_changes import Refused
+from lakestream.data.tables.foreign.rows import judge_rows
+from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
+from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.jobs import CareJobs
+from lakestream.pipeline.care.plan import CareLimits
+from lakestream.pipeline.care.repair import lost_files
+from lakestream.process.clock import SystemClock
 from tests.forgeries import all_rows
 from tests.verify_world import VerifyWorld, plain_records, verify_world
 

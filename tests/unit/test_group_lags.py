@@ -6,10 +6,10 @@ import pytest
 
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.model.commands import DeleteTopic
-from lakestream.model.group_offsets import CommitOffsets
-from lakestream.model.groups import coordinator
-from lakestream.stream import group_lags
-from lakestream.stream.group_lags import NAME_MAX, GroupLags
+from lakestream.model.groups.membership import coordinator
+from lakestream.model.groups.offsets import CommitOffsets
+from lakestream.stream.groups import lags
+from lakestream.stream.groups.lags import NAME_MAX, GroupLags
 from tests.core import TestBroker, batch, start_broker
 
 
@@ -57,21 +57,21 @@ async def test_each_group_is_measured_by_its_coordinator_alone() -> None:
 
 
 async def test_the_largest_are_shown_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_lags, "SERIES_MAX", 2)
+    monkeypatch.setattr(lags, "SERIES_MAX", 2)
     broker = await start_broker()
     [stream] = await broker.topic("t")
     await broker.append((stream, batch(*[b"x"] * 9)))
     for offset in (5, 1, 7, 3):
         await commit(broker, f"at {offset}", (stream.id, offset))
     await commit(broker, "g" * (NAME_MAX + 1), (stream.id, 0))
-    lags = GroupLags(broker.replica)
-    await lags.measure()
-    assert (lags.records, lags.left_out) == ({("at 1", "t"): 8, ("at 3", "t"): 6}, 3)
+    measured = GroupLags(broker.replica)
+    await measured.measure()
+    assert (measured.records, measured.left_out) == ({("at 1", "t"): 8, ("at 3", "t"): 6}, 3)
     await broker.stop()
 
 
 async def test_others_have_their_turn_and_may_change_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_lags, "OFFSETS_AT_ONCE", 1)
+    monkeypatch.setattr(lags, "OFFSETS_AT_ONCE", 1)
     broker = await start_broker()
     streams = await broker.topic("t", 50)
     await commit(broker, "g", *((stream.id, 0) for stream in streams))

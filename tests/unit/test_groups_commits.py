@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from lakestream.model.commands import RaiseLevel, encode, pack
-from lakestream.model.group_members import GroupState, MemberRow
-from lakestream.model.group_offsets import CommitOffsets
-from lakestream.model.groups import NewGeneration
+from lakestream.model.groups.group import GroupState, MemberRow
+from lakestream.model.groups.membership import NewGeneration
+from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import apply

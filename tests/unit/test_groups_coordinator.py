@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from lakestream.errors import Rejected
-from lakestream.model.group_members import MAX_MEMBER_BYTES, GroupState
-from lakestream.model.group_offsets import CommitOffsets
+from lakestream.model.groups.group import MAX_MEMBER_BYTES, GroupState
+from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.reasons import Reason
 from lakestream.settings import Settings
-from lakestream.stream.group_room import Joined, MemberIdRequired
+from lakestream.stream.groups.waiting_members import Joined, MemberIdRequired
 from tests.groupcore import SETTINGS, GroupBroker, GroupCluster, join_request, refuses, rest
 
 FIRST_PHASE = Settings(group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=3000)

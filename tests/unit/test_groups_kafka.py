@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from lakestream.errors import Retry, Unknown
-from lakestream.model.batch import Fault
-from lakestream.model.group_offsets import ExpireOffsets
+from lakestream.model.batches.header import Fault
+from lakestream.model.groups.offsets import ExpireOffsets
 from lakestream.model.reasons import Reason
-from lakestream.protocol.kafka import apis, codec
-from lakestream.protocol.kafka.calls import RequestContext
+from lakestream.protocol.kafka.connections.calls import RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.group_offsets import GroupOffsetApis
 from lakestream.protocol.kafka.groups import ALL_OPERATIONS, GroupApis
 from lakestream.protocol.kafka.messages import groups as outside
 from lakestream.protocol.kafka.messages import membership, offsets
+from lakestream.protocol.kafka.wire import apis, codec
 from tests.groupcore import GroupBroker, GroupCluster, rest
 
 T_ID = b"t".ljust(16, b".")

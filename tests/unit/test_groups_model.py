@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.model import group_members
 from lakestream.model.commands import (
     Body,
     CreateTopic,
@@ -20,7 +19,8 @@ from lakestream.model.commands import (
     encode,
     pack,
 )
-from lakestream.model.group_members import (
+from lakestream.model.groups import group as group_rules
+from lakestream.model.groups.group import (
     MAX_GROUP_BYTES,
     GroupState,
     MemberRow,
@@ -28,8 +28,7 @@ from lakestream.model.group_members import (
     select_protocol,
     subscribed_topics,
 )
-from lakestream.model.group_offsets import CommitOffsets, DeleteOffsets, ExpireOffsets, overdue
-from lakestream.model.groups import (
+from lakestream.model.groups.membership import (
     Assign,
     DeleteGroup,
     NewGeneration,
@@ -37,6 +36,7 @@ from lakestream.model.groups import (
     ReplaceMember,
     coordinator,
 )
+from lakestream.model.groups.offsets import CommitOffsets, DeleteOffsets, ExpireOffsets, overdue
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import State, apply, dump, load
 
@@ -395,7 +395,7 @@ def test_subscriptions_are_read_once_for_a_group_however_many_offsets_are_judged
     cluster.say(CommitOffsets("g", 1, "a", None, [(stream, 1, -1, "") for stream in left]))
     parsed = []
     monkeypatch.setattr(
-        group_members, "subscribed_topics", lambda metadata: parsed.append(metadata) or subscribed_topics(metadata)
+        group_rules, "subscribed_topics", lambda metadata: parsed.append(metadata) or subscribed_topics(metadata)
     )
     assert overdue(cluster.state, 1000) == ([], [])
     assert not parsed, "nothing is old enough to ask who reads it"

@@ -8,9 +8,9 @@ import pytest
 from lakestream.errors import Fenced, Retry, Unknown
 from lakestream.interfaces import Appended
 from lakestream.metadata.stores.memory import MemoryLog
-from lakestream.model.group_members import GroupState
-from lakestream.model.group_offsets import CommitOffsets
-from lakestream.model.groups import RemoveMembers, coordinator
+from lakestream.model.groups.group import GroupState
+from lakestream.model.groups.membership import RemoveMembers, coordinator
+from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.reasons import Reason
 from tests.groupcore import GroupCluster, refuses, rest
 

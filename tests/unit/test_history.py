@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lakestream.data.tables.store import open_table_store
+from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import Corrupt, Rejected, Retry
-from lakestream.model.batch import HEADER
+from lakestream.model.batches.header import HEADER
+from lakestream.model.batches.records import Record, decode_batch, encode_batch
 from lakestream.model.commands import AdvanceLogStart
-from lakestream.model.records import Record, decode_batch, encode_batch
 from lakestream.model.streams import Stream
 from lakestream.stream.history import CODECS, History
 from lakestream.stream.limits import ReadLimits
@@ -163,8 +163,8 @@ async def test_without_tables_old_records_wait_and_are_not_skipped(world: World)
 def test_a_broker_without_tables_loads_nothing_of_theirs() -> None:
     code = """
 import sys
-import lakestream.assembly, lakestream.supervisor, lakestream.cli.main
-loaded = {"pyarrow", "pyiceberg", "pyspark", "pandas", "lakestream.lake_assembly", "lakestream.stream.history"}
+import lakestream.assembly.broker, lakestream.supervisor, lakestream.cli.main
+loaded = {"pyarrow", "pyiceberg", "pyspark", "pandas", "lakestream.assembly.lake", "lakestream.stream.history"}
 sys.exit(", ".join(loaded & set(sys.modules)) or None)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -174,7 +174,7 @@ sys.exit(", ".join(loaded & set(sys.modules)) or None)
 def test_a_broker_with_tables_loads_the_large_libraries_only_when_they_are_needed() -> None:
     code = """
 import sys
-import lakestream.assembly, lakestream.lake_assembly
+import lakestream.assembly.broker, lakestream.assembly.lake
 sys.exit(", ".join({"pyarrow", "pyiceberg", "pyspark", "pandas"} & set(sys.modules)) or None)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.protocol.http.bodies import BodyDecoder, decode_gently
-from lakestream.protocol.http.iceberg import PropertiesRequest, TransactionRequest
-from lakestream.protocol.http.iceberg_drafts import CommitRequest, CreateRequest
+from lakestream.protocol.http.iceberg.catalog import PropertiesRequest, TransactionRequest
+from lakestream.protocol.http.iceberg.drafts import CommitRequest, CreateRequest
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e300, 1e300) | st.text(),

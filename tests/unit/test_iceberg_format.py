@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakestream.data.tables.avro import read_container, write_container
-from lakestream.data.tables.manifests import read_manifest, read_manifest_list
-from lakestream.data.tables.progress import (
+from lakestream.data.tables.iceberg.manifests.avro import read_container, write_container
+from lakestream.data.tables.iceberg.manifests.files import read_manifest, read_manifest_list
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
+from lakestream.data.tables.iceberg.progress import (
     Landed,
     Range,
     advance,
@@ -20,7 +21,6 @@ from lakestream.data.tables.progress import (
     unpack_progress,
     unpack_ranges,
 )
-from lakestream.data.tables.table_metadata import TableMetadata
 from lakestream.errors import Corrupt
 from tests.iceberg_tables import Lake, OtherEngine
 

@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from lakestream.data.tables.progress import (
+from lakestream.data.tables.files.runs import unpack_runs
+from lakestream.data.tables.iceberg.progress import (
     Landed,
     Range,
     pack_progress,
@@ -11,7 +12,6 @@ from lakestream.data.tables.progress import (
     unpack_progress,
     unpack_ranges,
 )
-from lakestream.data.tables.runs import unpack_runs
 
 PROGRESS = {0: Landed(5), 7: Landed(300, ((310, 312),)), 8: Landed(0)}
 RANGES = [Range(0, 5, 9), Range(300, 0, 0)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from lakestream.model.topics import MAX_PARTITIONS
-from lakestream.protocol.kafka import codec, producers
-from lakestream.protocol.kafka.calls import RequestContext
+from lakestream.protocol.kafka import producers
+from lakestream.protocol.kafka.connections.calls import RequestContext
+from lakestream.protocol.kafka.connections.large_answers import large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.large_answers import large_answer
 from lakestream.protocol.kafka.messages.acls import DescribeAclsRequest
 from lakestream.protocol.kafka.messages.configs import (
     AlterConfigsRequest,
@@ -32,7 +32,8 @@ from lakestream.protocol.kafka.messages.replicas import (
     ListPartitionReassignmentsRequest,
 )
 from lakestream.protocol.kafka.replicas import ReplicaApis, without_secrets
-from lakestream.protocol.kafka.wire import Malformed
+from lakestream.protocol.kafka.wire import codec
+from lakestream.protocol.kafka.wire.framing import Malformed
 from tests.cold_broker import ColdBroker, brokers, context, one_broker
 from tests.toyserver import Client, request, toy_server
 

@@ -9,8 +9,6 @@ import pytest
 
 from lakestream.model.commands import Expire, Leave
 from lakestream.model.levels import NEWEST
-from lakestream.protocol.kafka import codec
-from lakestream.protocol.kafka.apis import APIS
 from lakestream.protocol.kafka.creation import TokenBucket, TopicMaker
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
@@ -25,6 +23,8 @@ from lakestream.protocol.kafka.messages.metadata import (
     MetadataRequestTopic,
 )
 from lakestream.protocol.kafka.metadata import MetadataApis
+from lakestream.protocol.kafka.wire import codec
+from lakestream.protocol.kafka.wire.apis import APIS
 from tests.cold_broker import brokers, context, one_broker
 
 EVERY_METADATA_VERSION = range(APIS[3].min_version, APIS[3].max_version + 1)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.cli import kernel_cache
-from lakestream.cli.kernel_cache import VARIABLE, choose, may_write, own_folder
+from lakestream.process import kernel_cache
+from lakestream.process.kernel_cache import VARIABLE, choose, may_write, own_folder
 
 NOWHERE = Path("/dev/null/x")
 

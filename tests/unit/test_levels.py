@@ -18,7 +18,7 @@ from lakestream.model.commands import Body, Heartbeat, RaiseLevel, Register, enc
 from lakestream.model.levels import FIRST, NEWEST
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import State, apply, dump, load
-from lakestream.testing.simulation import SimClock, SimulatedLoop, run
+from lakestream.testing.simulation.event_loop import SimClock, SimulatedLoop, run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TIMING = Timing(heartbeat_s=0.1, session_s=1.0)

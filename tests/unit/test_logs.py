@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakestream import logs
+from lakestream.process import logs
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ from lakestream.data.memory import MemoryWal
 from lakestream.errors import Fenced, Unknown
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.model.commands import AlterConfigs, CreatePartitions, CreateTopic, DeleteTopic, Expire
-from lakestream.model.group_offsets import CommitOffsets
+from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.levels import BOUNDED
 from lakestream.model.pieces import BeginTopic, Dismantle, ExtendTopic
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import dump, load
-from lakestream.stream.long_topics import LongTopics, create_topic, grow_topic
+from lakestream.stream.housekeeping.long_topics import LongTopics, create_topic, grow_topic
 from tests.bounded_state import BoundedState
 from tests.core import TestBroker, batch, start_broker
 

@@ -10,7 +10,6 @@ import pytest
 
 from lakestream.cli.metadata import read_page
 from lakestream.cli.verify import Brokers
-from lakestream.clock import SystemClock
 from lakestream.errors import LakestreamError, Missing, Retry
 from lakestream.metadata import export
 from lakestream.metadata.checkpoint import dump_here
@@ -21,6 +20,7 @@ from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.metrics import Metrics
 from lakestream.model.commands import AlterConfigs, encode, pack
 from lakestream.model.state import dump, load
+from lakestream.process.clock import SystemClock
 from lakestream.protocol.http.server import HttpServer, HttpSources
 from tests.core import TestBroker, start_broker
 

@@ -8,9 +8,9 @@ import pytest
 
 from lakestream.errors import Retry
 from lakestream.interfaces import Buffer
-from lakestream.model.wal_object import merged_prefix, parse_footer, parse_merged_index, verify, wal_prefix
+from lakestream.model.batches.wal_object import merged_prefix, parse_footer, parse_merged_index, verify, wal_prefix
+from lakestream.stream.housekeeping.merging import MoveLimits, worthwhile
 from lakestream.stream.limits import ReadLimits
-from lakestream.stream.merging import MoveLimits, worthwhile
 from tests.upkeep_world import CLUSTER, GRACE_MS, SMALL, Broker, World, split
 
 PIECEMEAL = ReadLimits(whole_object_bytes=0, chunk_bytes=300_000)

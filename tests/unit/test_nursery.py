@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lakestream.data import nursery, placer
+from lakestream.data import nameless_files, placer
 from lakestream.data.folder import FolderWal
-from lakestream.data.nursery import Nursery
-from lakestream.data.tables.store import FolderTableStore
+from lakestream.data.nameless_files import Nursery
+from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.errors import Exists
 
 
@@ -26,7 +26,7 @@ def _made(one: Nursery) -> int:
 def test_a_directory_takes_so_many_files_and_then_another_one_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nursery, "FILES_A_DIRECTORY", 3)
+    monkeypatch.setattr(nameless_files, "FILES_A_DIRECTORY", 3)
     one, used = Nursery(tmp_path), set()
     for _ in range(7):
         os.close(_made(one))
@@ -49,12 +49,12 @@ def test_a_directory_that_another_process_swept_away_is_made_again(tmp_path: Pat
 
 
 async def test_a_folder_that_is_opened_sweeps_what_the_dead_left_and_the_living_go_on(tmp_path: Path) -> None:
-    (tmp_path / ".tmp" / f"{nursery.NAMES}of-the-dead").mkdir(parents=True)
+    (tmp_path / ".tmp" / f"{nameless_files.NAMES}of-the-dead").mkdir(parents=True)
     living = FolderWal(tmp_path)
     await living.put("x/1", [b"one"])
     other = FolderWal(tmp_path)
     [mine] = (tmp_path / ".tmp").iterdir()
-    assert mine.name != f"{nursery.NAMES}of-the-dead"
+    assert mine.name != f"{nameless_files.NAMES}of-the-dead"
     await living.put("x/2", [b"two"])
     assert await other.read("x/2", [(0, 3)]) == [b"two"]
     assert list((tmp_path / ".tmp").iterdir()) == [mine]

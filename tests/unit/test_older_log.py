@@ -7,7 +7,7 @@ from lakestream.errors import Halted
 from lakestream.interfaces import StoredObject
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
-from lakestream.model.wal_object import header, merged_key, wal_key
+from lakestream.model.batches.wal_object import header, merged_key, wal_key
 from tests.upkeep_world import CLUSTER, Broker, World
 
 

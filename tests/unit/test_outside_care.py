@@ -13,17 +13,17 @@ pytest.importorskip("sqlalchemy")
 
 from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 
-from lakestream.data.tables.iceberg import Committer
-from lakestream.data.tables.store import FolderTableStore
-from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.data.tables.iceberg.committer import Committer
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
+from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.errors import Unknown
-from lakestream.lake.verify_past import past_of
+from lakestream.lake.verify.snapshots import past_of
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.model.streams import Stream
-from lakestream.pipeline.care_jobs import CareJobs, NotDone
-from lakestream.pipeline.care_plan import CareLimits
-from lakestream.pipeline.outside import Outside
-from lakestream.pipeline.rounds import Work
+from lakestream.pipeline.care.jobs import CareJobs, NotDone
+from lakestream.pipeline.care.plan import CareLimits
+from lakestream.pipeline.external.external_catalog import Outside
+from lakestream.pipeline.landing.rounds import Work
 from tests.care_world import care_jobs, quiet
 from tests.iceberg_tables import Lake, OtherEngine
 from tests.outside_world import (  # noqa: F401 (fixtures)

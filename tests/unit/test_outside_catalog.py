@@ -16,7 +16,7 @@ from pyiceberg.types import StringType
 from lakestream.errors import Corrupt, Retry
 from lakestream.model.commands import DeleteTopic
 from lakestream.model.streams import Stream
-from lakestream.pipeline.holds import HELD_BY_TABLE
+from lakestream.pipeline.landing.holds import HELD_BY_TABLE
 from tests.outside_world import (  # noqa: F401 (fixtures)
     VALUES,
     OutsideWorld,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.pipeline.java import Java, NoJava, find_java, said_by, version_in
-from lakestream.pipeline.jvm import command, is_local
+from lakestream.pipeline.spark.java import Java, NoJava, find_java, said_by, version_in
+from lakestream.pipeline.spark.jvm import command, is_local
 
 
 def java_at(folder: Path, version: str) -> str:

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from lakestream.errors import Retry
-from lakestream.model.catalog import CommitTables, TableChange
-from lakestream.model.records import Record, encode_batch
+from lakestream.model.batches.records import Record, encode_batch
+from lakestream.model.batches.wal_object import wal_key
+from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.streams import Stream
-from lakestream.model.wal_object import wal_key
-from lakestream.pipeline import driver as driver_module
-from lakestream.pipeline.freshness import ENABLED, FRESHNESS
-from lakestream.pipeline.land import HELD_BY_US
-from lakestream.pipeline.planner import RoundLimits
-from lakestream.pipeline.rounds import Here, JobFailed, Work
+from lakestream.pipeline.landing import driver as driver_module
+from lakestream.pipeline.landing.freshness import ENABLED, FRESHNESS
+from lakestream.pipeline.landing.lander import HELD_BY_US
+from lakestream.pipeline.landing.planner import RoundLimits
+from lakestream.pipeline.landing.rounds import Here, JobFailed, Work
 from tests.core import TestBroker, batch
 from tests.pipeline_live import TestPipeline, live_files, start_both, start_pipeline
 
@@ -323,7 +323,7 @@ async def test_a_full_disk_makes_the_topic_wait_and_catch_up_by_itself(tmp_path:
 
 
 async def test_a_topic_held_by_others_lands_nothing_until_it_is_released_t2(tmp_path: Path) -> None:
-    from lakestream.model.catalog import HoldTopic
+    from lakestream.model.catalog.tables import HoldTopic
 
     broker, pipeline, _ = await start_both(tmp_path)
     [stream] = await broker.topic("a")

@@ -9,17 +9,17 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lakestream.data.tables.iceberg import Committer
-from lakestream.data.tables.reach import reachable_from
-from lakestream.data.tables.store import open_table_store
-from lakestream.data.tables.table_metadata import TableMetadata
+from lakestream.data.tables.iceberg.committer import Committer
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
+from lakestream.data.tables.iceberg.reachable_files import reachable_from
+from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import Retry
-from lakestream.model.batch import HEADER
-from lakestream.model.catalog import CommitTables, HoldTopic, TableChange
+from lakestream.model.batches.header import HEADER
+from lakestream.model.catalog.tables import CommitTables, HoldTopic, TableChange
 from lakestream.model.commands import DeleteTopic
-from lakestream.pipeline.driver import TICK_S
-from lakestream.pipeline.holds import release_idle
-from lakestream.pipeline.land import HELD_BY_US
+from lakestream.pipeline.landing.driver import TICK_S
+from lakestream.pipeline.landing.holds import release_idle
+from lakestream.pipeline.landing.lander import HELD_BY_US
 from lakestream.stream.cache import Cache
 from lakestream.stream.history import History
 from lakestream.stream.limits import ReadLimits

@@ -9,8 +9,8 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.pipeline.planner import TURN_STREAMS, RoundLimits, Share, choose, choosing, divide, working
-from lakestream.stream.turns import Steps, at_once
+from lakestream.pipeline.landing.planner import TURN_STREAMS, RoundLimits, Share, choose, choosing, divide, working
+from lakestream.stream.long_work import Steps, at_once
 from tests.pipeline_world import World
 
 LIMITS = RoundLimits(round_bytes=1000, task_bytes=300, small_task_bytes=100, file_weight_bytes=10)

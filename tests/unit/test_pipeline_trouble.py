@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from lakestream.clock import SystemClock
 from lakestream.data.folder import FolderWal
 from lakestream.metadata.stores.memory import MemoryLog
 from lakestream.pipeline import service
-from lakestream.pipeline.java import NoJava
 from lakestream.pipeline.listing import describe_pipeline
 from lakestream.pipeline.service import Options, Pipeline
+from lakestream.pipeline.spark.java import NoJava
+from lakestream.process.clock import SystemClock
 from tests.pipeline_live import start_both
 
 

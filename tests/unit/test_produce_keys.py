@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from lakestream.model.batch import Codec
-from lakestream.model.records import Record, encode_batch
+from lakestream.model.batches.header import Codec
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka.errors import ErrorCode
 from tests.produce_world import NOW_MS, World, batch, produce
 

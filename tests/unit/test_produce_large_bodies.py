@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lakestream.model.batch import BatchInfo, Codec
-from lakestream.model.records import Record, encode_batch
+from lakestream.model.batches.header import BatchInfo, Codec
+from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka import produce as produce_module
 from lakestream.protocol.kafka.errors import ErrorCode
 from tests.produce_world import World, batch, produce

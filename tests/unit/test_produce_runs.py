@@ -11,13 +11,13 @@ from fastcrc import crc32
 from lakestream.data.memory import MemoryWal
 from lakestream.errors import Retry
 from lakestream.interfaces import Buffer
-from lakestream.model.pointers import address_of
-from lakestream.model.produce_kernels import COLUMNS, CORRELATION, ROW_BYTES, crc32c
+from lakestream.model.batches.wal_object import verify
+from lakestream.model.kernels.pointers import address_of
+from lakestream.model.kernels.produce_loops import COLUMNS, CORRELATION, ROW_BYTES, crc32c
 from lakestream.model.streams import ROW, AppendRow, pack_append
-from lakestream.model.wal_object import verify
-from lakestream.protocol.kafka.admission import Limits
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.hot_answers import encode_one_produced
+from lakestream.protocol.kafka.wire.fast_answers import encode_one_produced
+from lakestream.protocol.serving.admission import Limits
 from lakestream.stream.appender import Submission
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches, table_of
 from tests.produce_world import World, batch, produce

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from lakestream import metrics, publishing
+from lakestream import metrics
+from lakestream.assembly import publishing
 
 
 def test_every_figure_is_published() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from lakestream.data import ready_files
 from lakestream.data.folder import FolderWal
-from lakestream.data.nursery import Nursery
+from lakestream.data.nameless_files import Nursery
 from lakestream.data.ready_files import AHEAD, ROW_FROM, ReadyFiles
 from lakestream.data.synced_files import Descriptor, Directories
 from lakestream.errors import Missing, Retry

@@ -8,10 +8,10 @@ pytest.importorskip("sqlalchemy")
 
 from pyiceberg.expressions import EqualTo
 
-from lakestream.data.tables.iceberg import Committer
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.errors import Rejected
 from lakestream.model.streams import Stream
-from lakestream.pipeline.repair import Tools, repair
+from lakestream.pipeline.care.repair import Tools, repair
 from tests.outside_world import (  # noqa: F401 (fixtures)
     VALUES,
     OutsideWorld,

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lakestream.model.commands import AllocateProducerId, AlterConfigs
-from lakestream.model.group_offsets import CommitOffsets
-from lakestream.stream import retention
-from lakestream.stream.retention import Expiry, due
+from lakestream.model.groups.offsets import CommitOffsets
+from lakestream.stream.housekeeping import retention
+from lakestream.stream.housekeeping.retention import Expiry, due
 from tests.upkeep_world import GRACE_MS, Broker, World
 
 

@@ -1,11 +1,11 @@
 """Retention of records that are rows: by the time they landed and the bytes they had; and how long rows stay."""
 
-from lakestream.model.catalog import CommitTables, TableChange
-from lakestream.model.catalog_landing import LandedRange
+from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.commands import AlterConfigs, Heartbeat, pack
 from lakestream.model.configs import TABLE_RETENTION, TOPIC_CONFIGS
-from lakestream.pipeline.keeping import keep_from
-from lakestream.stream.retention import Trim, due
+from lakestream.pipeline.care.kept_rows import keep_from
+from lakestream.stream.housekeeping.retention import Trim, due
 from lakestream.stream.rules import TopicRules
 from tests.pipeline_world import World
 

@@ -12,7 +12,7 @@ from lakestream.data.placer import not_written
 from lakestream.errors import NoRoom, Retry
 from lakestream.interfaces import ProbesRoom
 from lakestream.metadata.stores.wire import decode_error, encode_error
-from lakestream.room import QUIET_S, Room
+from lakestream.process.store_room import QUIET_S, Room
 
 
 class HandClock:

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lakestream.scratch import Scratch, sweep
+from lakestream.process.temporary_folders import Scratch, sweep
 
 KEEP = """
 import sys, time
 from pathlib import Path
-from lakestream.scratch import Scratch
+from lakestream.process.temporary_folders import Scratch
 made = Scratch("test", Path(sys.argv[1]))
 (made.path / "left").write_text("x")
 print(made.path, flush=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lakestream import logs
 from lakestream.cli.main import cli
 from lakestream.cli.pipeline import conf_in
-from lakestream.data.tables.other_catalog import CatalogAddress, OtherCatalog
+from lakestream.data.tables.iceberg.other_catalog import CatalogAddress, OtherCatalog
 from lakestream.errors import LakestreamError
-from lakestream.pipeline.java import Java
-from lakestream.pipeline.jvm import command, properties_file
+from lakestream.pipeline.spark.java import Java
+from lakestream.pipeline.spark.jvm import command, properties_file
+from lakestream.process import logs
 from lakestream.protocol.kafka.configs import SENSITIVE
 from lakestream.redaction import MASK, Redactor, mask_urls, secrets_in
 from lakestream.settings import Settings, SettingsError, known_secrets, load, table

@@ -12,9 +12,9 @@ import pytest
 import uvloop
 
 from lakestream.errors import Rejected
-from lakestream.protocol.kafka.admission import Limits
-from lakestream.protocol.kafka.calls import Handler, ProduceCall, ProduceHandler, RequestContext
-from lakestream.protocol.kafka.server import KafkaServer
+from lakestream.protocol.kafka.connections.calls import Handler, ProduceCall, ProduceHandler, RequestContext
+from lakestream.protocol.kafka.connections.server import KafkaServer
+from lakestream.protocol.serving.admission import Limits
 from tests.toyserver import (
     API_VERSIONS,
     FETCH,

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lakestream.protocol.kafka.admission import Limits
-from lakestream.protocol.kafka.calls import ProduceCall, ProduceHandler
-from lakestream.protocol.kafka.server import KafkaServer
-from lakestream.protocol.kafka.slabs import SlabPool
+from lakestream.protocol.kafka.connections.calls import ProduceCall, ProduceHandler
+from lakestream.protocol.kafka.connections.server import KafkaServer
+from lakestream.protocol.serving.admission import Limits
+from lakestream.protocol.serving.slabs import SlabPool
 from tests.toyserver import (
     Client,
     Gathered,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lakestream.cli.serve import check_catalog
-from lakestream.ports import check_exposure
+from lakestream.process.ports import check_exposure
 from lakestream.settings import Settings, SettingsError, from_json, load, sqlite_path, table, to_json, unchosen_metadata
 
 

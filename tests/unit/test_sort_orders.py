@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.sort_orders import SortKey, in_order, users_order
-from lakestream.data.tables.table_metadata import TableMetadata
-from lakestream.data.tables.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.topic_table import new_topic_table
-from lakestream.pipeline.care_plan import ORDERED_GROUPS
-from lakestream.pipeline.care_worker import ORDERED_BYTES
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
+from lakestream.data.tables.iceberg.topic_table import new_topic_table
+from lakestream.data.tables.reading.sort_orders import SortKey, in_order, users_order
+from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
+from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.pipeline.care.plan import ORDERED_GROUPS
+from lakestream.pipeline.care.worker import ORDERED_BYTES
 from tests.care_world import CareWorld, quiet, start_world
 from tests.core import batch
 from tests.unit.test_care_jobs import foreign_metadata, interfere

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from lakestream.errors import LakestreamError, Missing, Retry
-from lakestream.lake import sql
-from lakestream.lake.sql import Answer, QueryError, answered
-from lakestream.lake.sql_columns import quoted
-from lakestream.lake.sql_names import parse_name
-from lakestream.lake.sql_output import cells, write_arrow, write_csv, write_json
-from lakestream.model.records import Record, encode_batch
+from lakestream.lake.sql import query
+from lakestream.lake.sql.columns import quoted
+from lakestream.lake.sql.names import parse_name
+from lakestream.lake.sql.output import cells, write_arrow, write_csv, write_json
+from lakestream.lake.sql.query import Answer, QueryError, answered
+from lakestream.model.batches.records import Record, encode_batch
 from tests.core import TestBroker
 from tests.pipeline_live import TestPipeline, start_both
 from tests.tail_page import tail_page
@@ -302,11 +302,11 @@ async def test_cells_for_people_are_cut_and_never_reach_the_terminal_as_controls
 async def test_an_answer_that_is_large_is_handed_out_while_it_is_made(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql, "HELD_BYTES", 1000)
-    query = "select range as n, repeat('x', 100) from range(1000000), orders where stream_offset < 1"
+    monkeypatch.setattr(query, "HELD_BYTES", 1000)
+    text = "select range as n, repeat('x', 100) from range(1000000), orders where stream_offset < 1"
 
     def run() -> int:
-        with answered(world.address, query, "200MB") as answer:
+        with answered(world.address, text, "200MB") as answer:
             return sum(batch.num_rows for batch in answer.batches)
 
     assert await asyncio.to_thread(run) == 2_000_000

@@ -8,11 +8,11 @@ from typing import Any
 import duckdb
 import pytest
 
-from lakestream.data.tables.store import FolderTableStore
-from lakestream.data.tables.tail import PartitionBounds, TopicTail
+from lakestream.data.tables.reading.tail import PartitionBounds, TopicTail
+from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.errors import Missing
-from lakestream.lake.sql_files import Faults
-from lakestream.lake.sql_sources import Stores, ahead, open_stores, topic_parts
+from lakestream.lake.sql.files import Faults
+from lakestream.lake.sql.sources import Stores, ahead, open_stores, topic_parts
 from tests.iceberg_tables import NOW_MS, Lake, OtherEngine, add_column, timestamp_of
 
 NOISE_BYTES = 1000

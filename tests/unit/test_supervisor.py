@@ -18,7 +18,7 @@ from lakestream.settings import Settings, SettingsError, load
 
 BROKER = """
 import argparse, json, os, signal, sys, threading, time
-from lakestream.readiness import Announcement, announce
+from lakestream.process.readiness import Announcement, announce
 from lakestream.settings import CHILD_VARIABLE, from_json
 parser = argparse.ArgumentParser()
 parser.add_argument("--id", type=int); parser.add_argument("--ready-fd", type=int)
@@ -62,7 +62,7 @@ while True: server.accept()[0].close()
 
 PIPELINE = """
 import argparse, os, signal, sys, threading
-from lakestream.readiness import Announcement, announce
+from lakestream.process.readiness import Announcement, announce
 from lakestream.settings import CHILD_VARIABLE
 parser = argparse.ArgumentParser(); parser.add_argument("--ready-fd", type=int)
 flags = parser.parse_args()

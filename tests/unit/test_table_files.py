@@ -13,19 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 from kafka.record.memory_records import MemoryRecords
 
-from lakestream.data.tables.arrow_view import digest_rows
-from lakestream.data.tables.decode import STAMPED, WalSlice, decode_pieces, decode_slices
-from lakestream.data.tables.file_stats import Digest, FileStats
-from lakestream.data.tables.files import land
-from lakestream.data.tables.parquet import read_parquet
-from lakestream.data.tables.rebuild import in_order, rebuild
-from lakestream.data.tables.schema import ARROW_SCHEMA
+from lakestream.data.tables.files.arrow_view import digest_rows
+from lakestream.data.tables.files.decode import STAMPED, WalSlice, decode_pieces, decode_slices
+from lakestream.data.tables.files.file_stats import Digest, FileStats
+from lakestream.data.tables.files.landed_file import land
+from lakestream.data.tables.files.parquet import read_parquet
+from lakestream.data.tables.files.rebuild import in_order, rebuild
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.errors import Corrupt
-from lakestream.model import table_batches
-from lakestream.model.batch import Codec
-from lakestream.model.check import check_batch
-from lakestream.model.pointers import address_of
-from lakestream.model.records import control_batch
+from lakestream.model.batches.check import check_batch
+from lakestream.model.batches.header import Codec
+from lakestream.model.batches.records import control_batch
+from lakestream.model.kernels import table_batches
+from lakestream.model.kernels.pointers import address_of
 from tests.raw_records import RawRecord, digest, encode, read
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "table-file-v1.parquet"
@@ -290,7 +290,7 @@ def test_the_golden_file_still_gives_the_records_it_was_made_of_and_their_digest
 
 def test_a_broker_that_starts_loads_neither_arrow_nor_the_code_for_tables() -> None:
     check = (
-        "import sys, lakestream.assembly, lakestream.broker, lakestream.cli.broker;"
+        "import sys, lakestream.assembly.broker, lakestream.broker, lakestream.cli.broker;"
         "print([name for name in sys.modules if name.split('.')[0] in ('pyarrow', 'pyiceberg')"
         " or name.startswith('lakestream.model.table_')])"
     )

@@ -28,10 +28,10 @@ from pyiceberg.table.metadata import TableMetadataV2
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Record as PartitionRecord
 
-from lakestream.data.tables.arrow_view import digest_rows
-from lakestream.data.tables.decode import decode_slices
-from lakestream.data.tables.file_stats import FileStats, Run, lower_bound, upper_bound
-from lakestream.data.tables.parquet import (
+from lakestream.data.tables.files.arrow_view import digest_rows
+from lakestream.data.tables.files.decode import decode_slices
+from lakestream.data.tables.files.file_stats import FileStats, Run, lower_bound, upper_bound
+from lakestream.data.tables.files.parquet import (
     FileWriter,
     footer_bytes,
     parse_footer,
@@ -40,8 +40,8 @@ from lakestream.data.tables.parquet import (
     row_group_range,
     row_sizes,
 )
-from lakestream.data.tables.rebuild import rebuild
-from lakestream.data.tables.schema import ARROW_SCHEMA, LEAF_IDS, NAMES, VALUE_ID, conform, iceberg_schema
+from lakestream.data.tables.files.rebuild import rebuild
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA, LEAF_IDS, NAMES, VALUE_ID, conform, iceberg_schema
 from lakestream.errors import Corrupt
 from tests.raw_records import RawRecord, encode, read
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from bench.history import NEWEST_BAR_BYTES, CountedTables, Topic
-from lakestream.data.tables.expiry import AGE_PROPERTY, to_expire
-from lakestream.data.tables.history import DAY_MS, HOUR_MS, MINUTE_MS, History
-from lakestream.data.tables.iceberg import Committer
-from lakestream.data.tables.metadata_names import CODEC_PROPERTY, METADATA_BYTES_MAX, packed, unpacked
-from lakestream.data.tables.pinned import pinned
-from lakestream.data.tables.summaries import CARE_KEY, OPTIMIZE
-from lakestream.data.tables.table_metadata import Table, TableMetadata
+from lakestream.data.tables.iceberg.committer import Committer
+from lakestream.data.tables.iceberg.expiry import AGE_PROPERTY, to_expire
+from lakestream.data.tables.iceberg.metadata.names import CODEC_PROPERTY, METADATA_BYTES_MAX, packed, unpacked
+from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
+from lakestream.data.tables.iceberg.pinned_files import pinned
+from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, History
+from lakestream.data.tables.iceberg.summaries import CARE_KEY, OPTIMIZE
 from lakestream.errors import Corrupt
-from lakestream.pipeline.unreached import Unreached
-from lakestream.testing.simulation import SimClock, SimulatedLoop
+from lakestream.pipeline.care.unreachable_files import Unreached
+from lakestream.testing.simulation.event_loop import SimClock, SimulatedLoop
 from tests.iceberg_tables import NOW_MS, Lake, OtherEngine, reachable, stored
 
 COMMIT_BYTES_MAX = 25_000
@@ -231,7 +231,7 @@ def test_a_packed_metadata_file_that_is_damaged_or_a_bomb_is_corrupt(monkeypatch
         with pytest.raises(Corrupt):
             unpacked(broken)
     assert METADATA_BYTES_MAX > 1 << 20
-    monkeypatch.setattr("lakestream.data.tables.metadata_names.METADATA_BYTES_MAX", 100)
+    monkeypatch.setattr("lakestream.data.tables.iceberg.metadata.names.METADATA_BYTES_MAX", 100)
     with pytest.raises(Corrupt, match="more than"):
         unpacked(data)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lakestream.data.tables.lru import Lru
-from lakestream.data.tables.manifests import read_manifest, read_manifest_list
-from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.runs import pack_runs, run_matrix, runs_of_rows, unpack_runs
-from lakestream.data.tables.table_reader import FoundRow, ReadCaches, RowGroup, Rows, TableReader
-from lakestream.data.tables.table_readers import TableReaders, TableReadLimits
+from lakestream.data.tables.files.runs import pack_runs, run_matrix, runs_of_rows, unpack_runs
+from lakestream.data.tables.iceberg.manifests.files import read_manifest, read_manifest_list
+from lakestream.data.tables.reading.table_reader import FoundRow, ReadCaches, RowGroup, Rows, TableReader
+from lakestream.data.tables.reading.table_readers import TableReaders, TableReadLimits
+from lakestream.data.tables.stores.lru import Lru
+from lakestream.data.tables.stores.small_files import RecentFiles
 from lakestream.errors import Corrupt, Missing, Rejected
 from tests.iceberg_tables import NOW_MS, Lake, OtherEngine, add_column, make_rows, timestamp_of
 from tests.serving import eventually

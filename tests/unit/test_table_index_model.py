@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakestream.data.tables.recent_files import RecentFiles
-from lakestream.data.tables.table_reader import FoundRow, ReadCaches, TableReader
+from lakestream.data.tables.reading.table_reader import FoundRow, ReadCaches, TableReader
+from lakestream.data.tables.stores.small_files import RecentFiles
 from tests.iceberg_tables import NOW_MS, Lake, OtherEngine, make_rows, timestamp_of
 
 PARTITIONS = 3

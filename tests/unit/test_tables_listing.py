@@ -15,9 +15,9 @@ from lakestream import metrics
 from lakestream.cli import tables
 from lakestream.cli.main import cli
 from lakestream.cli.tables import AT_ONCE
-from lakestream.model.care import DONE, REQUESTS_MAX, NotePipeline, TellCare
-from lakestream.model.catalog import HoldTopic
-from lakestream.pipeline.care import quiet
+from lakestream.model.catalog.care import DONE, REQUESTS_MAX, NotePipeline, TellCare
+from lakestream.model.catalog.tables import HoldTopic
+from lakestream.pipeline.care.caretaker import quiet
 from lakestream.protocol.http.server import HttpServer
 from tests.care_world import CareWorld, start_world
 

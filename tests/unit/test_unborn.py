@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lakestream.data.tables.metadata_names import unpacked
-from lakestream.data.tables.topic_table import MAKER_PROPERTY
+from lakestream.data.tables.iceberg.metadata.names import unpacked
+from lakestream.data.tables.iceberg.topic_table import MAKER_PROPERTY
 from lakestream.errors import LakestreamError, Retry, Unknown
-from lakestream.model.catalog import CommitTables
+from lakestream.model.catalog.tables import CommitTables
 from tests.care_world import CareWorld, caretaker, start_world
 from tests.pipeline_live import TestPipeline, start_pipeline
 from tests.unit.test_care_jobs import filled

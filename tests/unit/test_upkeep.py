@@ -5,15 +5,15 @@ from random import Random
 
 import pytest
 
-from lakestream.clock import SystemClock
 from lakestream.errors import Retry
 from lakestream.interfaces import StoredObject
 from lakestream.metadata.membership import Membership, Timing
+from lakestream.model.batches.wal_object import merged_prefix, wal_prefix
 from lakestream.model.commands import Heartbeat, Register
 from lakestream.model.levels import NEWEST
-from lakestream.model.wal_object import merged_prefix, wal_prefix
-from lakestream.stream.long_topics import LongTopics
-from lakestream.stream.upkeep import Schedule, Upkeep
+from lakestream.process.clock import SystemClock
+from lakestream.stream.housekeeping.long_topics import LongTopics
+from lakestream.stream.housekeeping.upkeep import Schedule, Upkeep
 from tests.upkeep_world import CLUSTER, GRACE_MS, START_MS, Broker, World
 
 OFTEN = Schedule(collect_s=0.01, retention_s=0.01, move_s=0.01)

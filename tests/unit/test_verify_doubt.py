@@ -1,7 +1,7 @@
 """A table that others change while it is checked, again and again, is neither clean nor wrong."""
 
-from lakestream.lake.verify import _doubt
-from lakestream.lake.verify_report import Finding, Kind, TopicReport
+from lakestream.lake.verify.checker import _doubt
+from lakestream.lake.verify.report import Finding, Kind, TopicReport
 
 
 def test_rows_that_went_during_each_check_are_no_finding_but_nothing_is_called_clean() -> None:

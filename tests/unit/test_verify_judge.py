@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from lakestream.lake.verify_facts import (
+from lakestream.lake.verify.facts import (
     CAME_BACK,
     CHANGED,
     REMOVED,
@@ -17,11 +17,11 @@ from lakestream.lake.verify_facts import (
     Verdict,
     tag_of,
 )
-from lakestream.lake.verify_judge import judge_partition
-from lakestream.lake.verify_ledger import BUCKET_BITS, Cursor, Ledger
-from lakestream.lake.verify_ranges import RANGES_KEPT, Ranges
-from lakestream.lake.verify_report import Explanation, Finding, Kind, Report, TopicReport, Why, shown_ranges
-from lakestream.model.catalog_landing import Mark
+from lakestream.lake.verify.judge import judge_partition
+from lakestream.lake.verify.ledger import BUCKET_BITS, Cursor, Ledger
+from lakestream.lake.verify.ranges import RANGES_KEPT, Ranges
+from lakestream.lake.verify.report import Explanation, Finding, Kind, Report, TopicReport, Why, shown_ranges
+from lakestream.model.catalog.landed import Mark
 
 HASHES = 1 << 64
 EDGE = 1 << BUCKET_BITS

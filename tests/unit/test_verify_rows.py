@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakestream.data.tables.store import FolderTableStore
+from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.errors import Corrupt
-from lakestream.lake.verify_rows import PART_BYTES, WHOLE_BYTES, RowReader
+from lakestream.lake.verify.rows import PART_BYTES, WHOLE_BYTES, RowReader
 from tests.iceberg_tables import Lake, OtherEngine
 
 ROWS, NOISE_BYTES = 1200, 40_000

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from lakestream.data.tables.arrow_view import row_hashes
-from lakestream.data.tables.decode import decode_slices
-from lakestream.lake.verify_ledger import Ledger
-from lakestream.lake.verify_report import Finding, Kind
-from lakestream.lake.verify_stream import Compared, Extent, Unreadable, compare
-from lakestream.model.records import Record, control_batch, encode_batch
+from lakestream.data.tables.files.arrow_view import row_hashes
+from lakestream.data.tables.files.decode import decode_slices
+from lakestream.lake.verify.ledger import Ledger
+from lakestream.lake.verify.report import Finding, Kind
+from lakestream.lake.verify.stream import Compared, Extent, Unreadable, compare
+from lakestream.model.batches.records import Record, control_batch, encode_batch
 
 
 class Stored:

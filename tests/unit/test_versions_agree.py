@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakestream.model.care import FIRST_KINDS, RequestCare
+from lakestream.model.catalog.care import FIRST_KINDS, RequestCare
 from lakestream.model.commands import AlterConfigs, Body, CreateTopic, Register, encode, pack
 from lakestream.model.configs import CLUSTER_CONFIGS, CONFIGS_MAX, TOPIC_CONFIGS, VALUE_CHARACTERS_MAX
 from lakestream.model.levels import BOUNDED, FIRST, NEWEST

@@ -17,7 +17,7 @@ from lakestream.data import folder, synced_files
 from lakestream.data.folder import FolderWal
 from lakestream.errors import Missing
 from lakestream.interfaces import StoredObject
-from lakestream.model.wal_object import parse_wal_key, verify
+from lakestream.model.batches.wal_object import parse_wal_key, verify
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import asyncio, sys
 from lakestream.data.folder import FolderWal
-from lakestream.model.wal_object import Slice, header, tick_tail, wal_key
+from lakestream.model.batches.wal_object import Slice, header, tick_tail, wal_key
 
 async def main(path, member, nameless):
     wal = FolderWal(path, nameless=nameless)

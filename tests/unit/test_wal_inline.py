@@ -5,10 +5,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lakestream.clock import SystemClock
 from lakestream.data.folder import MAX_INLINE_PUT_BYTES, FolderWal
 from lakestream.interfaces import Buffer
-from lakestream.sync_pace import QUICK_S
+from lakestream.process.clock import SystemClock
+from lakestream.process.sync_pace import QUICK_S
 
 
 class WatchedWal(FolderWal):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestream.errors import Corrupt
-from lakestream.model import wal_object
-from lakestream.model.wal_object import (
+from lakestream.model.batches import wal_object
+from lakestream.model.batches.wal_object import (
     FOOTER_BYTES,
     HEADER_BYTES,
     Kind,

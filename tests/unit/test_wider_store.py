@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.data.tables.store import FolderTableStore
-from lakestream.data.tables.wider_store import WiderStore
+from lakestream.data.tables.stores.routed_store import WiderStore
+from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.errors import Rejected
 
 

@@ -22,7 +22,7 @@ from lakestream.errors import Corrupt, Halted, LakestreamError, Retry
 from lakestream.metadata.stores import wire
 from lakestream.metadata.stores.sqlite import SqliteLog
 from lakestream.metadata.stores.wire import Frame, Frames, Kind
-from lakestream.readiness import GIVE_UP
+from lakestream.process.readiness import GIVE_UP
 
 MAX_CLIENTS = 256
 MAX_REQUESTS_IN_FLIGHT = 64

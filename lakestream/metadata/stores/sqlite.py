@@ -12,7 +12,7 @@ from lakestream.metadata.stores.recent import Recent
 from lakestream.metadata.stores.sqlite_file import SqliteFile
 from lakestream.metadata.stores.sqlite_worker import Answers, InlineWorker, Job, ThreadWorker, Worker
 from lakestream.metadata.stores.wakeups import Wakeups
-from lakestream.sync_pace import SyncPace
+from lakestream.process.sync_pace import SyncPace
 
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 DROPPED_PAGES = 32

@@ -14,8 +14,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from lakestream.errors import LakestreamError, Unknown
-from lakestream.metadata.stores.lock_file import LockFile
 from lakestream.metadata.stores.sqlite_file import SqliteFile
+from lakestream.process.lock_file import LockFile
 
 MAX_GROUP_JOBS = 1024
 MAX_GROUP_BYTES = 16 * 1024 * 1024

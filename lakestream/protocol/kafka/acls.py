@@ -1,6 +1,6 @@
 """Access control lists: DescribeAcls (versions 1 to 3). There is no authorizer; the answer says so as Kafka does."""
 
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.acls import DescribeAclsRequest, DescribeAclsResponse
 

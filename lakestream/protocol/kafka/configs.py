@@ -31,9 +31,9 @@ from lakestream.model.configs import (
     topic_layers,
 )
 from lakestream.model.topics import Topic, name_problem
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -55,7 +55,7 @@ from lakestream.protocol.kafka.messages.configs import (
 )
 from lakestream.protocol.kafka.refusals import Refusal, propose, stale
 from lakestream.settings import table
-from lakestream.stream.turns import chunks
+from lakestream.stream.long_work import chunks
 
 TOPIC, BROKER = 2, 4
 """Kinds of resources."""

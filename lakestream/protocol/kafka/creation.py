@@ -13,7 +13,7 @@ from lakestream.model.configs import TOPIC_CONFIGS, broker_value, contradiction
 from lakestream.model.topics import MAX_PARTITIONS, name_problem
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.refusals import Refusal, settled
-from lakestream.stream.long_topics import create_topic
+from lakestream.stream.housekeeping.long_topics import create_topic
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from lakestream.model.batch import Fault
+from lakestream.model.batches.header import Fault
 from lakestream.model.reasons import Reason
 
 

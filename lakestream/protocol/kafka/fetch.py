@@ -9,14 +9,14 @@ import asyncio
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.interfaces import Buffer, Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.records import next_offset
+from lakestream.model.batches.records import next_offset
 from lakestream.model.streams import Stream
-from lakestream.protocol.kafka.answer_room import AnswerRoom
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Session, Sessions
-from lakestream.protocol.kafka.hot import ParsedFetch, Topic, Wanted
-from lakestream.protocol.kafka.hot_answers import Fetched, encode_fetch_response
+from lakestream.protocol.kafka.wire.fast_answers import Fetched, encode_fetch_response
+from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
+from lakestream.protocol.serving.answer_budget import AnswerRoom
 from lakestream.stream.reader import Reader
 from lakestream.stream.waiting import Waiting
 

@@ -19,7 +19,7 @@ from random import Random
 from lakestream.interfaces import Clock
 from lakestream.model.configs import MAX_NAME
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.hot import ParsedFetch, Topic, Wanted
+from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0

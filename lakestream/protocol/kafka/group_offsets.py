@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
-from lakestream.model.group_members import Commit
-from lakestream.model.group_offsets import CommitOffsets, CommitRow, DeleteOffsets
+from lakestream.model.groups.group import Commit
+from lakestream.model.groups.offsets import CommitOffsets, CommitRow, DeleteOffsets
 from lakestream.model.reasons import Reason
 from lakestream.model.topics import Topic
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.messages.offsets import (
     OffsetCommitRequest,
@@ -33,7 +33,7 @@ from lakestream.protocol.kafka.messages.offsets import (
     OffsetFetchResponseTopic,
 )
 from lakestream.protocol.kafka.refusals import refusal
-from lakestream.stream.group_offsets import GroupOffsets
+from lakestream.stream.groups.offsets import GroupOffsets
 
 NOT_COMMITTED = ErrorCode.COORDINATOR_NOT_AVAILABLE
 NOT_KNOWN_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.metadata.replica import Replica
-from lakestream.model.group_members import GroupState
-from lakestream.model.groups import coordinator
+from lakestream.model.groups.group import GroupState
+from lakestream.model.groups.membership import coordinator
 from lakestream.model.reasons import Reason
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.messages.groups import (
     Coordinator,
@@ -43,9 +43,9 @@ from lakestream.protocol.kafka.messages.membership import (
     SyncGroupResponse,
 )
 from lakestream.protocol.kafka.refusals import refusal
-from lakestream.stream.group_offsets import GroupOffsets
-from lakestream.stream.group_room import JoinRequest, MemberIdRequired, SyncRequest
-from lakestream.stream.groups import GroupCoordinator
+from lakestream.stream.groups.coordinator import GroupCoordinator
+from lakestream.stream.groups.offsets import GroupOffsets
+from lakestream.stream.groups.waiting_members import JoinRequest, MemberIdRequired, SyncRequest
 
 GROUP, TRANSACTION = 0, 1
 CLASSIC = "classic"

@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from lakestream.metadata.replica import Replica
-from lakestream.model.batch import LEADER_EPOCH
+from lakestream.model.batches.header import LEADER_EPOCH
 from lakestream.model.levels import NEWEST
 from lakestream.model.members import Member
 from lakestream.model.placement import rankings
 from lakestream.model.topics import Topic, name_problem
-from lakestream.protocol.kafka.apis import APIS
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.creation import TopicMaker
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -40,7 +39,8 @@ from lakestream.protocol.kafka.messages.metadata import (
 )
 from lakestream.protocol.kafka.messages.types import NOT_ASKED, ZERO_UUID
 from lakestream.protocol.kafka.refusals import Refusal, stale
-from lakestream.stream.turns import chunks
+from lakestream.protocol.kafka.wire.apis import APIS
+from lakestream.stream.long_work import chunks
 
 SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 LEVEL_FEATURE: Final = "lakestream.level"

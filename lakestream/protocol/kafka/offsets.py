@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.metadata.replica import Replica
-from lakestream.model.batch import LEADER_EPOCH
+from lakestream.model.batches.header import LEADER_EPOCH
 from lakestream.model.streams import Stream
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.fetch import (
     ListOffsetsPartition,

@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING
 from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.batch import NO_TIMESTAMP, BatchInfo, Codec, Fault
-from lakestream.model.check import check_batch
-from lakestream.model.compression import MAX_DECOMPRESSED_BYTES
-from lakestream.model.kernels import KEY_SIZE
-from lakestream.model.records import decode_columns
+from lakestream.model.batches.check import check_batch
+from lakestream.model.batches.compression import MAX_DECOMPRESSED_BYTES
+from lakestream.model.batches.header import NO_TIMESTAMP, BatchInfo, Codec, Fault
+from lakestream.model.batches.records import decode_columns
+from lakestream.model.kernels.record_loops import KEY_SIZE
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
-from lakestream.protocol.kafka.calls import ProduceCall
+from lakestream.protocol.kafka.connections.calls import ProduceCall
+from lakestream.protocol.kafka.connections.produce_runs import ProduceRun, RunFinder, told
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
-from lakestream.protocol.kafka.hot import ParsedProduce
-from lakestream.protocol.kafka.hot_answers import Produced, encode_one_produced, encode_produce_response
-from lakestream.protocol.kafka.produce_runs import ProduceRun, RunFinder, told
-from lakestream.protocol.kafka.slabs import Slab
+from lakestream.protocol.kafka.wire.fast_answers import Produced, encode_one_produced, encode_produce_response
+from lakestream.protocol.kafka.wire.fast_requests import ParsedProduce
+from lakestream.protocol.serving.slabs import Slab
 from lakestream.stream.appender import Answer, Appender, BatchRow
 from lakestream.stream.batch_tables import ManyBatches
 from lakestream.stream.rules import Rules, TopicRules
 
 if TYPE_CHECKING:
-    from lakestream.protocol.kafka.connection import Connection
+    from lakestream.protocol.kafka.connections.connection import Connection
 
 INLINE_DECOMPRESSED_BYTES = 4 * 1024 * 1024
 """What is decompressed at once; the few that become larger go to a thread, since all others would wait for them."""

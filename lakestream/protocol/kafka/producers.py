@@ -12,9 +12,9 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.commands import AllocateProducerId
 from lakestream.model.producers import SEQUENCES
 from lakestream.model.topics import name_problem
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from lakestream.protocol.kafka.messages.producers import (
     DescribedProducer,

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 from lakestream.metadata.replica import Replica
 from lakestream.model.placement import rankings
 from lakestream.model.topics import Topic
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.messages.replicas import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,

@@ -9,7 +9,7 @@ from typing import Final
 
 from lakestream.metadata.replica import Replica
 from lakestream.model.topics import Topic, name_problem
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.metadata import (
     DescribedPartition,

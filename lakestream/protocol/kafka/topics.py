@@ -15,7 +15,7 @@ from lakestream.model.commands import AdvanceLogStart, CreatePartitions, CreateT
 from lakestream.model.configs import TOPIC_CONFIGS, topic_layers
 from lakestream.model.streams import Stream
 from lakestream.model.topics import MAX_PARTITIONS, Topic
-from lakestream.protocol.kafka.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.creation import DEFAULT, NewTopic, TopicMaker
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.messages.topics import (
@@ -42,7 +42,7 @@ from lakestream.protocol.kafka.messages.topics import (
 )
 from lakestream.protocol.kafka.messages.types import ZERO_UUID
 from lakestream.protocol.kafka.refusals import Refusal, propose, settled, stale
-from lakestream.stream.long_topics import create_topic, grow_topic
+from lakestream.stream.housekeeping.long_topics import create_topic, grow_topic
 
 HIGH_WATERMARK = -1
 TRY_AGAIN = ErrorCode.LEADER_NOT_AVAILABLE

@@ -7,7 +7,7 @@ of them up is still found out; messages by whether there is one. What else may d
 from collections.abc import Iterator
 from typing import Any
 
-from lakestream.model.batch import HEADER, LOG_APPEND_TIME, PREFIX_SIZE
+from lakestream.model.batches.header import HEADER, LOG_APPEND_TIME, PREFIX_SIZE
 from tests.compatibility.differential.departures import departs
 from tests.compatibility.differential.peer import NO_SUCH_ID
 

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from lakestream.protocol.kafka.apis import APIS
+from lakestream.protocol.kafka.wire.apis import APIS
 
 
 def build(cls: Any, values: dict[str, Any]) -> Any:

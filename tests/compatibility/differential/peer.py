@@ -18,7 +18,7 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from lakestream.protocol.kafka.apis import APIS, Api
+from lakestream.protocol.kafka.wire.apis import APIS, Api
 from tests.compatibility.differential.entities import build, field_names, plain
 from tests.kio_oracle import kio_bytes
 

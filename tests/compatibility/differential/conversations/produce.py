@@ -3,8 +3,8 @@
 import struct
 from typing import Any
 
-from lakestream.model import batch as layout
-from lakestream.model.batch import checksum
+from lakestream.model.batches import header as layout
+from lakestream.model.batches.header import checksum
 from tests.compatibility.differential.entities import plain
 from tests.compatibility.differential.peer import BY_NAME, NO_SUCH_ID, MadeTopic, Talk, versions
 from tests.raw_records import RawRecord, encode

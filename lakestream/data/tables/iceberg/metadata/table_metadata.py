@@ -1,0 +1,309 @@
+"""A table's metadata file, as JSON whose parts are looked at only when they are needed.
+
+A table that commits every few seconds has hundreds of snapshots. They are carried from file to file as the bytes they
+are, so a commit costs the same with ten past ones and with a thousand. Fields that we do not know survive.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from lakestream.data.tables.iceberg.metadata.names import unpacked
+from lakestream.errors import Corrupt
+
+MAIN = "main"
+_NEEDED = ("table-uuid", "location", "last-sequence-number", "schemas", "current-schema-id", "partition-specs")
+Part = msgspec.Raw | list[msgspec.Raw]
+_RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw] | None)
+
+
+class SummaryHead(msgspec.Struct, frozen=True, gc=False):
+    """What a snapshot's summary says of who made it, and of what it did (summaries.py)."""
+
+    operation: str | None = None
+    ranges: str | None = msgspec.field(default=None, name="lakestream.ranges")
+    care: str | None = msgspec.field(default=None, name="lakestream.care")
+
+
+NO_SUMMARY = SummaryHead()
+
+
+class SnapshotHead(msgspec.Struct, frozen=True, rename="kebab", gc=False):
+    """What we look at in a snapshot."""
+
+    snapshot_id: int
+    timestamp_ms: int
+    sequence_number: int = 0
+    parent_snapshot_id: int | None = None
+    manifest_list: str = ""
+    summary: SummaryHead | None = None
+
+    @property
+    def told(self) -> SummaryHead:
+        return self.summary or NO_SUMMARY
+
+
+class _LogEntry(msgspec.Struct, frozen=True, rename="kebab"):
+    snapshot_id: int
+
+
+_LOG_ENTRY = msgspec.json.Decoder(_LogEntry)
+_HEAD = msgspec.json.Decoder(SnapshotHead)
+_HEADS = msgspec.json.Decoder(list[SnapshotHead] | None)
+_NULL = msgspec.Raw(b"null")
+_SUMMARY = msgspec.json.Decoder(dict[str, Any])
+
+
+class TableMetadata:
+    """One metadata file, immutable; `fields` are the parts of its JSON, undecoded, long lists item by item."""
+
+    def __init__(self, fields: Mapping[str, Part], known: Mapping[str, Any] | None = None) -> None:
+        """`known` are properties below whose values the caller has at hand: they need not be decoded again."""
+        self.fields = dict(fields)
+        self.__dict__.update(known or {})
+
+    def __repr__(self) -> str:
+        return f"TableMetadata({self.location!r}, snapshot {self.current_snapshot_id})"
+
+    @classmethod
+    def parse(cls, data: bytes) -> "TableMetadata":
+        """Raises Corrupt if it is not the metadata of a table of format version 2."""
+        try:
+            found = cls(_RAW.decode(unpacked(data)))
+            version = found.value("format-version")
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Corrupt(f"a table's metadata cannot be read: {error}") from error
+        if version != 2:
+            raise Corrupt(f"a table of format version {version}; we read and write version 2")
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        """Raises Corrupt if the file contradicts itself: a damaged one must never look like an empty table."""
+        missing = [name for name in _NEEDED if name not in self.fields]
+        if missing:
+            raise Corrupt(f"a table's metadata has no {missing[0]}")
+        try:
+            main = self.refs.get(MAIN)
+            current = self.current_snapshot_id
+            if main is not None and main["snapshot-id"] != current:
+                raise Corrupt(f"a table's current snapshot is {current}, but its main is at {main['snapshot-id']}")
+            if current is not None and self.current is None:
+                raise Corrupt(f"a table's current snapshot {current} is not among its snapshots")
+        except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"a table's metadata cannot be read: {error}") from error
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "TableMetadata":
+        return cls({name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()})
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self.fields)
+
+    def value(self, name: str, default: Any = None) -> Any:
+        part = self.fields.get(name)
+        return default if part is None else _decoded(part)
+
+    def value_all(self) -> dict[str, Any]:
+        """All of it, decoded."""
+        return {name: _decoded(part) for name, part in self.fields.items()}
+
+    def replaced(self, values: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> "TableMetadata":
+        """With other values."""
+        changed = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()}
+        return TableMetadata({**self.fields, **changed}, known)
+
+    def with_lists(self, lists: Mapping[str, list[msgspec.Raw]], known: Mapping[str, Any]) -> "TableMetadata":
+        """With other lists, whose items are carried as they are: copied once, when the file is written."""
+        return TableMetadata({**self.fields, **lists}, known)
+
+    # -- what everybody asks for --------------------------------------------------------------------------------------
+
+    @cached_property
+    def uuid(self) -> str:
+        return str(self.value("table-uuid"))
+
+    @cached_property
+    def location(self) -> str:
+        return str(self.value("location")).rstrip("/")
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        return dict(self.value("properties") or {})
+
+    @cached_property
+    def refs(self) -> dict[str, dict[str, Any]]:
+        return dict(self.value("refs") or {})
+
+    @cached_property
+    def last_sequence_number(self) -> int:
+        return int(self.value("last-sequence-number", 0))
+
+    @cached_property
+    def current_snapshot_id(self) -> int | None:
+        """None if nothing was ever committed; some writers say -1 then."""
+        found = self.value("current-snapshot-id")
+        return None if found in (None, -1) else int(found)
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        wanted = self.value("current-schema-id")
+        return next(dict(schema) for schema in self.value("schemas") if schema["schema-id"] == wanted)
+
+    @cached_property
+    def specs(self) -> dict[int, dict[str, Any]]:
+        return {spec["spec-id"]: spec for spec in self.value("partition-specs")}
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def raw_snapshots(self) -> list[msgspec.Raw]:
+        return _items(self.fields.get("snapshots", _NULL))
+
+    @cached_property
+    def snapshots(self) -> list[SnapshotHead]:
+        """In the order of the file, which is that of their making; item i is item i of `raw_snapshots`."""
+        part = self.fields.get("snapshots", _NULL)
+        return [_HEAD.decode(raw) for raw in part] if isinstance(part, list) else _HEADS.decode(part) or []
+
+    @cached_property
+    def raw_log(self) -> list[msgspec.Raw]:
+        """The snapshot log."""
+        return _items(self.fields.get("snapshot-log", _NULL))
+
+    @cached_property
+    def log_ids(self) -> list[int]:
+        """The snapshots of the log; item i is of item i of `raw_log`."""
+        return [_LOG_ENTRY.decode(entry).snapshot_id for entry in self.raw_log]
+
+    @cached_property
+    def line(self) -> list[SnapshotHead]:
+        """What `main` was at, one after the other, up to what it is at now; nothing if the log does not tell that."""
+        ids = self.log_ids
+        places = dict(zip(ids, range(len(ids)), strict=True))
+        if len(places) != len(ids) or not ids or ids[-1] != self.current_snapshot_id:
+            return []
+        heads = [head for head in self.snapshots if head.snapshot_id in places]
+        ordered = all(places[one.snapshot_id] < places[two.snapshot_id] for one, two in pairwise(heads))
+        return heads if ordered else []
+
+    @cached_property
+    def current(self) -> SnapshotHead | None:
+        return None if self.current_snapshot_id is None else self.snapshot(self.current_snapshot_id)
+
+    def snapshot(self, snapshot_id: int) -> SnapshotHead | None:
+        return next((head for head in reversed(self.snapshots) if head.snapshot_id == snapshot_id), None)
+
+    def summary(self, snapshot_id: int) -> dict[str, str]:
+        for head, raw in zip(reversed(self.snapshots), reversed(self.raw_snapshots), strict=True):
+            if head.snapshot_id == snapshot_id:
+                return dict(_SUMMARY.decode(raw).get("summary") or {})
+        return {}
+
+    def ancestors(self, snapshot_id: int | None) -> list[SnapshotHead]:
+        """The snapshot, its parent and so on, as far as they are kept."""
+        heads = {head.snapshot_id: head for head in self.snapshots}
+        found: list[SnapshotHead] = []
+        while snapshot_id is not None and (head := heads.pop(snapshot_id, None)) is not None:
+            found.append(head)
+            snapshot_id = head.parent_snapshot_id
+        return found
+
+
+def _items(part: Part) -> list[msgspec.Raw]:
+    return part if isinstance(part, list) else _RAWS.decode(part) or []
+
+
+def _decoded(part: Part) -> Any:
+    return [msgspec.json.decode(raw) for raw in part] if isinstance(part, list) else msgspec.json.decode(part)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table at one moment: its metadata and the file it lies in."""
+
+    metadata_location: str
+    metadata: TableMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChange:
+    """What a commit does to the metadata: one new snapshot on main, properties, and snapshots that go."""
+
+    snapshot: Mapping[str, Any]
+    properties: Mapping[str, str]
+    expired: frozenset[int]
+
+
+def with_snapshot(
+    table: Table, change: SnapshotChange, now_ms: int, keep_versions: int
+) -> tuple[TableMetadata, list[str]]:
+    """The metadata after the change, and the older metadata files that it no longer mentions."""
+    before = table.metadata
+    snapshot_id = change.snapshot["snapshot-id"]
+    raw_snapshots, heads = before.raw_snapshots, before.snapshots
+    if change.expired:
+        kept = [place for place, head in enumerate(heads) if head.snapshot_id not in change.expired]
+        raw_snapshots, heads = [raw_snapshots[place] for place in kept], [heads[place] for place in kept]
+    new = msgspec.Raw(msgspec.json.encode(change.snapshot))
+    raw_snapshots, heads = [*raw_snapshots, new], [*heads, _HEAD.decode(new)]
+    entry = {"snapshot-id": snapshot_id, "timestamp-ms": change.snapshot["timestamp-ms"]}
+    raw_log, log_ids = _log_after(before, change.expired)
+    raw_log, log_ids = [*raw_log, msgspec.Raw(msgspec.json.encode(entry))], [*log_ids, snapshot_id]
+    versions = [*before.value("metadata-log", []), _version(table)]
+    main = {**before.refs.get(MAIN, {}), "snapshot-id": snapshot_id, "type": "branch"}
+    values: dict[str, Any] = {
+        "last-sequence-number": change.snapshot["sequence-number"],
+        "last-updated-ms": max(now_ms, int(before.value("last-updated-ms", 0))),
+        "current-snapshot-id": snapshot_id,
+        "refs": {**before.refs, MAIN: main},
+        "metadata-log": versions[-keep_versions:],
+    }
+    if change.properties:
+        values["properties"] = {**before.properties, **change.properties}
+    after = before.replaced(values).with_lists(
+        {"snapshots": raw_snapshots, "snapshot-log": raw_log},
+        {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
+    )
+    return after, [version["metadata-file"] for version in versions[:-keep_versions]]
+
+
+def without_snapshots(
+    table: Table, expired: frozenset[int], now_ms: int, keep_versions: int
+) -> tuple[TableMetadata, list[str]]:
+    """The metadata without some snapshots, and the older metadata files that it no longer mentions."""
+    before = table.metadata
+    kept = [place for place, head in enumerate(before.snapshots) if head.snapshot_id not in expired]
+    raw_snapshots, heads = [before.raw_snapshots[at] for at in kept], [before.snapshots[at] for at in kept]
+    versions = [*before.value("metadata-log", []), _version(table)]
+    values = {
+        "last-updated-ms": max(now_ms, int(before.value("last-updated-ms", 0))),
+        "metadata-log": versions[-keep_versions:],
+        "statistics": [each for each in before.value("statistics") or [] if each["snapshot-id"] not in expired],
+    }
+    raw_log, log_ids = _log_after(before, expired)
+    after = before.replaced(values).with_lists(
+        {"snapshots": raw_snapshots, "snapshot-log": raw_log},
+        {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
+    )
+    return after, [version["metadata-file"] for version in versions[:-keep_versions]]
+
+
+def _version(table: Table) -> dict[str, Any]:
+    return {
+        "metadata-file": table.metadata_location,
+        "timestamp-ms": int(table.metadata.value("last-updated-ms", 0)),
+    }
+
+
+def _log_after(before: TableMetadata, expired: frozenset[int]) -> tuple[list[msgspec.Raw], list[int]]:
+    """The log without the expired snapshots. Between two that stay, it tells of the older one (snapshot_history.py)."""
+    if not expired:
+        return before.raw_log, before.log_ids
+    kept = [place for place, snapshot_id in enumerate(before.log_ids) if snapshot_id not in expired]
+    return [before.raw_log[place] for place in kept], [before.log_ids[place] for place in kept]

@@ -1,0 +1,57 @@
+"""What the checker's judge is given, and what it gives back: plain values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lakestream.lake.verify.ledger import Ledger
+from lakestream.lake.verify.report import Explanation, Finding
+from lakestream.model.catalog.landed import Mark
+
+REMOVED, CHANGED, CAME_BACK = range(3)
+"""What a snapshot did to a row. An UPDATE may be one snapshot that removes it, and another that brings it back."""
+
+
+def tag_of(place: int, change: int) -> int:
+    return place << 2 | change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotNote:
+    """A snapshot that took or changed rows, and what it calls itself."""
+
+    snapshot_id: int
+    time_ms: int
+    operation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What the table's snapshots did to rows, each tagged by `tag_of` with the snapshot's place in `notes`.
+
+    The hash of a changed row is the old one less the new one, that of one that came back is negative. `complete`: no
+    snapshot that could matter is missing.
+    """
+
+    removals: Ledger
+    notes: Sequence[SnapshotNote]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """What the state knows of a partition."""
+
+    topic: str
+    partition: int
+    log_start: int
+    marks: Sequence[Mark]
+    recorded: Sequence[Mark]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came out."""
+
+    findings: list[Finding] = field(default_factory=list)
+    explained: list[Explanation] = field(default_factory=list)
+    proven: int = 0

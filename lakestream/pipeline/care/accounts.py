@@ -1,0 +1,171 @@
+"""Accounting: what others' snapshots took from a table or changed in it is noted in the state before they expire (T16).
+
+So are our own that took rows from a table in another catalog, if the state was not told of them (snapshots_since.py).
+The snapshots, as many as follow one another, are compared with the one before them: one commit may be several, first
+taking rows away and then bringing them back changed. The rows of all files that differ are counted and hashed on both
+sides, by partition. What is missing after is removed; a row that is another one counts as no row less, and as the
+difference of the two hashes. Rewrites cancel out. Where a snapshot is gone before we came, that is noted instead.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from lakestream.data.tables.iceberg.live_files import LiveFile, LiveFiles
+from lakestream.data.tables.iceberg.metadata.table_metadata import Table
+from lakestream.data.tables.iceberg.snapshots_since import Run, runs, since
+from lakestream.data.tables.reading.position_deletes import parse_deletes
+from lakestream.errors import Corrupt, Missing
+from lakestream.metadata.replica import Replica
+from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.catalog.tables import NoteRemoved
+from lakestream.model.reasons import No
+from lakestream.pipeline.care.jobs import CareJobs, Lost, NotDone, Progress, Result
+from lakestream.pipeline.care.tasks import DIGEST, CareFile, Rows
+from lakestream.pipeline.landing.lander import Lander
+from lakestream.pipeline.landing.tasks import Failed
+
+log = logging.getLogger(__name__)
+
+Span = tuple[int, int]
+
+
+class Accounts:
+    """Keeps the accounts of all tables."""
+
+    def __init__(self, replica: Replica, lander: Lander, jobs: CareJobs) -> None:
+        self._replica = replica
+        self._lander = lander
+        self._jobs = jobs
+
+    def due(self, topic_id: bytes, table: Table) -> bool:
+        """Whether others have committed something that is not accounted for."""
+        landing = self._replica.state.catalog.landings.get(topic_id)
+        if landing is None:
+            return False
+        past = since(table.metadata, landing.accounted)
+        outside = self._lander.is_outside(topic_id)
+        return not past.complete or bool(runs(past, table.metadata, landing.accounted, outside=outside))
+
+    async def settle(self, topic_id: bytes, progress: Progress) -> Result:
+        """Account for all snapshots there are, one run after the other."""
+        result = Result()
+        table = await self._lander.table_of(topic_id)
+        if isinstance(table, Failed):
+            raise NotDone(table.reason)
+        metadata = table.metadata
+        landing = self._replica.state.catalog.landings[topic_id]
+        past = since(metadata, landing.accounted)
+        outside = self._lander.is_outside(topic_id)
+        # Each note holds on top of what was accounted for when we looked: another pipeline may do the same meanwhile.
+        accounted, unproven = landing.accounted, not past.complete
+        for run in runs(past, metadata, landing.accounted, outside=outside):
+            removed, sure = await self._judge(table, run, progress)
+            note = NoteRemoved(topic_id, accounted, run.last.sequence_number, removed, unproven or not sure)
+            await self._note(note)
+            accounted, unproven = run.last.sequence_number, False
+            result.count(snapshots=1, rows_removed=sum(one.records for one in removed))
+        if unproven and past.heads:
+            await self._note(NoteRemoved(topic_id, accounted, past.heads[-1].sequence_number, [], True))
+        return result
+
+    async def _judge(self, table: Table, run: Run, progress: Progress) -> tuple[list[LandedRange], bool]:
+        """What snapshots did, and whether that is sure."""
+        if not run.known:
+            return [], False
+        off, committer = self._lander.off, self._lander.committer
+        try:
+            before = await off(committer.live_files, table, run.base) if run.base is not None else LiveFiles({}, ())
+            after = await off(committer.live_files, table, run.last.snapshot_id)
+            differ = await off(self._differing, before, after)
+            had = await self._rows(table, before, differ, progress)
+            has = await self._rows(table, after, differ, progress)
+        except (Missing, Corrupt, Lost) as error:
+            log.warning("a snapshot of others cannot be accounted for: %s", error)
+            return [], False
+        return difference(had, has, rewritten=not after.data.keys() <= before.data.keys())
+
+    def _differing(self, before: LiveFiles, after: LiveFiles) -> set[str]:
+        """Data files that are in one snapshot only, or that a delete file of one snapshot only speaks of."""
+        differ = before.data.keys() ^ after.data.keys()
+        known = {one.path for one in before.deletes} ^ {one.path for one in after.deletes}
+        for path in known:
+            differ |= parse_deletes(self._lander.store.get(path)).keys()
+        return set(differ)
+
+    async def _rows(self, table: Table, side: LiveFiles, differ: set[str], progress: Progress) -> list[Rows]:
+        files = [file for path, file in sorted(side.data.items()) if path in differ]
+        tasks = [
+            self._jobs.task(table, number, DIGEST, [_source(side, file) for file in some])
+            for number, some in enumerate(self._jobs.by_bytes(files))
+        ]
+        answers = await self._jobs.run_all(tasks, progress, "compared")
+        return [rows for answer in answers for rows in answer.rows]
+
+    async def _note(self, note: NoteRemoved) -> None:
+        outcome = await self._replica.propose(note)
+        if isinstance(outcome, No):
+            raise NotDone(outcome.message)
+
+
+def _source(side: LiveFiles, file: LiveFile) -> CareFile:
+    return CareFile(file.path, file.size, file.rows, [one.path for one in side.deletes_of(file)])
+
+
+def difference(had: Iterable[Rows], has: Iterable[Rows], *, rewritten: bool) -> tuple[list[LandedRange], bool]:
+    """Rows that were there and are not, or are others; False if there are more than there were.
+
+    `rewritten`: there are files that were not there, so any row of the old ones may be another one now. Else rows only
+    went, and the difference is theirs alone.
+    """
+    before, after = _summed(had), _summed(has)
+    found: list[LandedRange] = []
+    sure = after.keys() <= before.keys()
+    for partition, old in sorted(before.items()):
+        new = after.get(partition, Rows(partition, [], 0, 0))
+        records, digest = old.records - new.records, (old.digest - new.digest) % 2**64
+        sure &= records >= 0
+        if records < 0 or (records == 0 and digest == 0):
+            continue
+        gone = old.offsets if rewritten else minus(old.offsets, new.offsets) or old.offsets
+        found.append(LandedRange(partition, gone[0][0], gone[-1][1], records, digest))
+    return found, sure
+
+
+def _summed(parts: Iterable[Rows]) -> dict[int, Rows]:
+    found: dict[int, Rows] = {}
+    for rows in parts:
+        known = found.get(rows.partition, Rows(rows.partition, [], 0, 0))
+        offsets = joined([*known.offsets, *rows.offsets])
+        found[rows.partition] = Rows(
+            rows.partition, offsets, known.records + rows.records, (known.digest + rows.digest) % 2**64
+        )
+    return found
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """The same offsets in as few spans as there can be, in order."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def minus(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """Offsets of the first that are not among the second; both are in order."""
+    found: list[Span] = []
+    at = 0
+    for start, end in spans:
+        while at < len(others) and others[at][1] <= start:
+            at += 1
+        place = at
+        while place < len(others) and others[place][0] < end:
+            if others[place][0] > start:
+                found.append((start, others[place][0]))
+            start = max(start, others[place][1])
+            place += 1
+        if start < end:
+            found.append((start, end))
+    return found

@@ -1,0 +1,91 @@
+"""What a topic's table consists of is looked at, and what is wrong with it is said: after a repair, and for people."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from lakestream.data.tables.iceberg.live_files import LiveFile
+from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
+from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, unpack_progress
+from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY
+from lakestream.data.tables.stores.table_store import TableStore
+from lakestream.errors import Corrupt, Missing
+from lakestream.model.catalog.tables import CatalogTable
+from lakestream.model.state import State
+from lakestream.model.topics import Topic
+from lakestream.pipeline.landing.lander import Lander
+
+NAMED_MAX = 5
+"""How many lost files are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is wrong with a table. `lost` are data files that are not there or not whole; the rest is for people."""
+
+    problems: tuple[str, ...]
+    lost: tuple[LiveFile, ...]
+    lost_deletes: tuple[str, ...]
+    rows: int
+    files: int
+
+    @property
+    def healthy(self) -> bool:
+        return not self.problems and not self.lost and not self.lost_deletes
+
+    def told(self) -> str:
+        said = list(self.problems)
+        if self.lost:
+            names = ", ".join(file.path for file in self.lost[:NAMED_MAX])
+            more = f" and {len(self.lost) - NAMED_MAX} others" if len(self.lost) > NAMED_MAX else ""
+            rows = sum(file.rows for file in self.lost)
+            said.append(f"{len(self.lost)} data files with {rows} rows are lost: {names}{more}")
+        if self.lost_deletes:
+            said.append(f"{len(self.lost_deletes)} delete files are lost: rows that were deleted would be back")
+        return "; ".join(said)
+
+
+def diagnose(lander: Lander, state: State, topic: Topic, bound: CatalogTable) -> Diagnosis:
+    """Blocks. Raises Retry if the store cannot be asked."""
+    try:
+        metadata = TableMetadata.parse(lander.store.get(bound.location))
+        live = lander.committer.live_files(Table(bound.location, metadata))
+    except (Missing, Corrupt) as error:
+        return Diagnosis((f"the table's metadata is lost or broken: {error}; restore it from a backup",), (), (), 0, 0)
+    problems = [*_binding(metadata, topic, bound), *_progress(metadata, state, topic)]
+    sizes = dict(lander.store.list(f"{metadata.location}/"))
+    lost = tuple(file for path, file in live.data.items() if not _is_there(lander.store, sizes, path, file.size))
+    deletes = tuple(one.path for one in live.deletes if not _is_there(lander.store, sizes, one.path, one.size))
+    rows = sum(file.rows for file in live.data.values())
+    return Diagnosis(tuple(problems), lost, deletes, rows, len(live.data))
+
+
+def _binding(metadata: TableMetadata, topic: Topic, bound: CatalogTable) -> Sequence[str]:
+    if metadata.uuid != bound.uuid:
+        return [f"the metadata file is of table {metadata.uuid}, not {bound.uuid}"]
+    if metadata.properties.get(TOPIC_ID_PROPERTY) != str(UUID(bytes=topic.id)):
+        return ["by its properties the table belongs to another topic"]
+    return []
+
+
+def _progress(metadata: TableMetadata, state: State, topic: Topic) -> Sequence[str]:
+    try:
+        progress = unpack_progress(metadata.properties.get(PROGRESS_PROPERTY, ""))
+    except Corrupt as error:
+        return [str(error)]
+    found = []
+    for stream_id in topic.streams:
+        stream = state.streams.by_id[stream_id]
+        landed = progress.get(stream.partition)
+        end = landed.end if landed is not None else 0
+        if end != stream.landed:
+            told = f"partition {stream.partition}: the table has landed {end}, the state says {stream.landed}"
+            found.append(told)
+    return found
+
+
+def _is_there(store: TableStore, sizes: dict[str, int], path: str, size: int) -> bool:
+    """Somebody may have added files that lie elsewhere in the warehouse."""
+    if path in sizes:
+        return sizes[path] == size
+    return dict(store.list(path)).get(path) == size

@@ -1,0 +1,76 @@
+"""Orphans: files in a table's folder that nothing leads to, and nothing ever will (T12).
+
+Ours are known by their names, whatever their age: data files by the round that wrote them, manifests and their lists
+by the epoch, metadata files by their version, since one that is not newer than the current one can never become
+current. What a pipeline that was killed had still to delete is among them. Files of others go when they are old: a
+writer of theirs may be slow, and nobody can tell.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lakestream.model.state import State
+from lakestream.pipeline.care.sweep import epoch_is_over, is_over, round_of
+
+OTHERS_MS = 3 * 86_400_000
+_OWNED = re.compile(r"/metadata/(?:snap-\d+-1-)?(\d+)-(\d+)(?:-[0-9a-f-]{36}-m\d+)?\.avro$")
+_VERSION = re.compile(r"/metadata/(\d+)-[^/]*\.metadata\.json$")
+
+Listed = Sequence[tuple[str, int, int]]
+"""URI, size, time of the last change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """What may be deleted: our own leftovers, and files of others that are old enough."""
+
+    ours: tuple[str, ...]
+    others: tuple[str, ...]
+    sizes: dict[str, int]
+
+
+def judge_orphans(
+    listed: Listed, over: Collection[str], known: Collection[str], location: str, *, before_ms: int, spared: set[str]
+) -> Orphans:
+    """Three steps in this order: `listed`, then `over`, then `known`, what the table leads to (T12).
+
+    A file that is listed and of a round that is over is in the table by then, or never will be. The other way round its
+    round would commit it between the look at the table and the look at the state. `spared` are files that have their
+    grace; `location` is the current metadata file, empty if others name them: then all of these are others' files.
+    """
+    ours, others, sizes = [], [], {}
+    for uri, length, changed_ms in listed:
+        if uri in known or uri in spared:
+            continue
+        if uri in over or _is_past(uri, location):
+            ours.append(uri)
+        elif changed_ms < before_ms and not is_ours(uri):
+            others.append(uri)
+        else:
+            continue
+        sizes[uri] = length
+    return Orphans(tuple(ours), tuple(others), sizes)
+
+
+def is_ours(uri: str) -> bool:
+    return round_of(uri) is not None or _OWNED.search(uri) is not None
+
+
+def over_by(listed: Listed, state: State) -> set[str]:
+    """Files of ours that no command can make part of a table any more."""
+    return {uri for uri, _, _ in listed if _is_over(uri, state)}
+
+
+def _is_over(uri: str, state: State) -> bool:
+    name = round_of(uri)
+    if name is not None:
+        return is_over(state, name)
+    owned = _OWNED.search(uri)
+    return owned is not None and epoch_is_over(state, int(owned[1]), int(owned[2]))
+
+
+def _is_past(uri: str, location: str) -> bool:
+    """Whether it is a metadata file that can never become the current one."""
+    version, current = _VERSION.search(uri), _VERSION.search(location)
+    return version is not None and current is not None and int(version[1]) <= int(current[1])

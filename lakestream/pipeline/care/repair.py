@@ -1,0 +1,354 @@
+"""Mending a topic's table that lost what had landed: what can be put back is put back, or the loss is accepted (T9).
+
+What a repair does is judged like anything else: it never brings a deleted row back, never takes a foreign row for a
+record, and never lands again what the state says was stored. Offsets whose rows are lost for good stay, as gaps.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+from lakestream.data.tables.foreign.allowed_changes import Refused, ours
+from lakestream.data.tables.foreign.rows import Contents, contents, judge_rows
+from lakestream.data.tables.iceberg.committer import Committer, Stale
+from lakestream.data.tables.iceberg.metadata.documents import (
+    MAIN,
+    ancestors,
+    current_schema,
+    main_of,
+    parse,
+    snapshot_of,
+)
+from lakestream.data.tables.iceberg.metadata.schemas import Json
+from lakestream.data.tables.iceberg.metadata.table_metadata import Table
+from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Landed, pack_progress
+from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY, new_topic_table
+from lakestream.data.tables.stores.table_store import TableStore
+from lakestream.errors import Corrupt, Missing, Rejected, Retry
+from lakestream.interfaces import Clock
+from lakestream.metadata.replica import Replica
+from lakestream.model.catalog.landed import Landing
+from lakestream.model.catalog.names import STREAMS, canonical, root_of
+from lakestream.model.catalog.rebinding import Rebind
+from lakestream.model.catalog.tables import CatalogTable, CommitTables, HoldTopic, Land, NoteRemoved, TableChange
+from lakestream.model.reasons import No, Reason
+from lakestream.model.topics import Topic
+from lakestream.pipeline.external.external_catalog import Outside, check_place
+from lakestream.pipeline.landing.holds import HELD_BY_US
+from lakestream.pipeline.landing.tasks import Failed
+
+log = logging.getLogger(__name__)
+
+ACCEPT = "accept the loss to go on without it"
+ATTEMPTS = 8
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a repair works with. `outside` is there where topics have tables in another catalog."""
+
+    replica: Replica
+    store: TableStore
+    committer: Committer
+    clock: Clock
+    random: Random
+    outside: Outside | None = None
+
+
+async def repair(tools: Tools, topic_name: str, accept_loss: bool) -> list[str]:
+    """Mend a topic's table; what was done, if anything had to be. Raises Rejected with what a person has to do."""
+    await tools.replica.catch_up()
+    topic = tools.replica.state.topics.by_name.get(topic_name)
+    landing = tools.replica.state.catalog.landings.get(topic.id) if topic is not None else None
+    if topic is None or landing is None or not landing.uuid:
+        raise _no(f"there is no table of a topic {topic_name!r}")
+    done: list[str] = []
+    if landing.location:
+        if tools.outside is None:
+            raise _no("the table is in another catalog, and the setting `catalog` is empty")
+        done += await _Elsewhere(tools, tools.outside, topic, landing, accept_loss).mend()
+    else:
+        done += await _metadata_back(tools, topic, accept_loss)
+    done += await _without_lost_files(tools, topic, accept_loss)
+    held = tools.replica.state.catalog.landings[topic.id].held
+    if done and held.startswith(HELD_BY_US):
+        await tools.replica.propose(HoldTopic(topic.id, ""))
+    return done
+
+
+# -- files that are gone ---------------------------------------------------------------------------------------------
+
+
+async def _without_lost_files(tools: Tools, topic: Topic, accept_loss: bool) -> list[str]:
+    """A table whose data files are gone goes on without them, if that is accepted."""
+    for _ in range(ATTEMPTS):
+        bound = tools.replica.state.catalog.of_topic(topic.id)
+        assert bound is not None
+        table = await _off(tools.committer.load, bound.location)
+        lost = await _off(lost_files, tools.store, table)
+        if not lost:
+            return []
+        if not accept_loss:
+            raise _no(f"{len(lost)} files of the table are gone, such as {min(lost)}: put them back, or {ACCEPT}")
+        base = table.metadata.current_snapshot_id
+        assert base is not None, "a table without snapshots has no files"
+        commit = await _off(
+            tools.committer.rewrite, table, base, frozenset(lost), [], now_ms=tools.clock.wall_ms(),
+            operation="delete", write_metadata=tools.outside is None or not _is_outside(tools, topic),
+        )  # fmt: skip
+        if tools.outside is not None and _is_outside(tools, topic):
+            outcome: Any = await tools.outside.commit(topic, commit)
+        else:
+            outcome = await _swap(tools, topic, bound, commit.table.metadata_location)
+        if not isinstance(outcome, No):
+            return [f"{len(lost)} files that are gone are not in the table any more"]
+        await _off(tools.store.delete, commit.written)
+        await tools.replica.catch_up()
+    raise Retry("others commit all the time: try again")
+
+
+def lost_files(store: TableStore, table: Table) -> set[str]:
+    """The data and delete files of the current snapshot that are not there. Blocking; raises Missing, Corrupt."""
+    metadata = parse(table.metadata.encode())
+    current = snapshot_of(metadata, main_of(metadata))
+    if current is None:
+        return set()
+    live = contents(store, current, {})
+    named = live.data.keys() | live.deletes.keys()
+    folders = {canonical(uri).rpartition("/")[0] for uri in named}
+    there = {uri for folder in sorted(folders) for uri, _ in store.list(f"{folder}/")}
+    return {uri for uri in named if canonical(uri) not in there}
+
+
+async def _metadata_back(tools: Tools, topic: Topic, accept_loss: bool) -> list[str]:
+    """A table of our catalog whose metadata file is gone goes back to an older one, if that is accepted."""
+    bound = tools.replica.state.catalog.of_topic(topic.id)
+    if bound is None:
+        raise _no("the catalog has no table of the topic")
+    try:
+        await _off(tools.committer.load, bound.location)
+        return []
+    except (Missing, Corrupt) as error:
+        if not accept_loss:
+            raise _no(f"{error}: put it back, or {ACCEPT}") from error
+    older = await _off(_newest_readable, tools, bound)
+    progress = pack_progress(_landed(tools, topic))
+    values = {"properties": {**older.metadata.properties, PROGRESS_PROPERTY: progress}}
+    made = await _off(tools.committer.create, older.metadata.replaced(values))
+    outcome = await _swap(tools, topic, bound, made.metadata_location)
+    if isinstance(outcome, No):
+        raise Retry(outcome.message)
+    await _unproven(tools, topic)
+    return [f"the table is what it was at {older.metadata_location}: what landed later is lost"]
+
+
+def _newest_readable(tools: Tools, bound: CatalogTable) -> Table:
+    folder = f"{root_of(bound.location)}/metadata/"
+    found = [uri for uri, _ in tools.store.list(folder) if uri.endswith(".metadata.json") and uri != bound.location]
+    for uri in sorted(found, reverse=True):
+        try:
+            table = tools.committer.load(uri)
+            metadata = parse(table.metadata.encode())
+            current = snapshot_of(metadata, main_of(metadata))
+            if current is not None:
+                contents(tools.store, current, {})
+        except (Missing, Corrupt, Refused):
+            continue
+        if table.metadata.uuid == bound.uuid:
+            return table
+    raise _no(f"no older metadata file in {folder} can be read either: delete the topic")
+
+
+async def _swap(tools: Tools, topic: Topic, bound: CatalogTable, location: str) -> Any:
+    change = TableChange(STREAMS, topic.name, bound.uuid, bound.location, location, topic_id=topic.id)
+    return await tools.replica.propose(CommitTables([change]))
+
+
+# -- tables in another catalog ---------------------------------------------------------------------------------------
+
+
+class _Elsewhere:
+    """One table in another catalog that was dropped, rolled back, or otherwise changed as it must not be."""
+
+    def __init__(self, tools: Tools, outside: Outside, topic: Topic, landing: Landing, accept_loss: bool) -> None:
+        self._tools = tools
+        self._outside = outside
+        self._topic = topic
+        self._landing = landing
+        self._accept_loss = accept_loss
+
+    async def mend(self) -> list[str]:
+        table = await self._outside.table(self._topic)
+        if not isinstance(table, Failed):
+            return []
+        if not table.lasting:
+            raise Retry(table.reason)
+        done = await self._back_in_the_catalog()
+        if done and not isinstance(await self._outside.table(self._topic), Failed):
+            return done
+        return [*done, *await self._as_it_was()]
+
+    async def _back_in_the_catalog(self) -> list[str]:
+        outside, topic = self._outside, self._topic
+        try:
+            await outside.asked(outside.catalog.load, topic.name)
+            return []
+        except Missing:
+            pass
+        try:
+            await outside.asked(outside.store.get, self._landing.location)
+        except (Missing, Corrupt) as error:
+            if not self._accept_loss:
+                told = f"the table was dropped, and its files are gone ({error}): put them back, or {ACCEPT}"
+                raise _no(told) from error
+            return await self._another_table()
+        await outside.asked(outside.catalog.register, topic.name, self._landing.location)
+        return ["the table was dropped, and is registered again"]
+
+    async def _another_table(self) -> list[str]:
+        """All that had landed is lost: an empty table, whose progress is where the state is."""
+        outside, topic, random = self._outside, self._topic, self._tools.random
+        uuid = str(UUID(int=random.getrandbits(128), version=4))
+        place = await outside.asked(outside.catalog.place_for, topic.name, uuid)
+        now_ms = self._tools.clock.wall_ms()
+        metadata = new_topic_table(table_uuid=uuid, topic_id=topic.id, location=place, now_ms=now_ms)
+        progress = {**metadata.properties, PROGRESS_PROPERTY: pack_progress(_landed(self._tools, topic))}
+        found = await outside.asked(outside.catalog.create, topic.name, metadata.replaced({"properties": progress}))
+        outcome = await self._tools.replica.propose(Rebind(topic.id, self._landing.uuid, uuid, found.location))
+        if isinstance(outcome, No):
+            raise Retry(outcome.message)
+        return ["the table is lost: the topic has another one, and goes on where it was"]
+
+    async def _as_it_was(self) -> list[str]:
+        """Put back what was changed; with an accepted loss, what rows are left are what there is."""
+        outside, topic = self._outside, self._topic
+        landing = self._tools.replica.state.catalog.landings[topic.id]
+        found = await outside.asked(outside.catalog.load, topic.name)
+        check_place(root_of(landing.location), found.location)
+        try:
+            updates, told, requirements = await outside.asked(self._plan, landing, found.location)
+            location = await outside.asked(outside.catalog.commit, found.handle, requirements, updates)
+        except Refused as error:
+            raise _no(str(error)) from error
+        except Stale as error:
+            raise Retry(str(error)) from error
+        told_state = Land(topic.id, landing.uuid, 0, [], location, landing.location)
+        outcome = await self._tools.replica.propose(told_state)
+        if isinstance(outcome, No):
+            raise Retry(outcome.message)
+        if self._accept_loss:
+            await _unproven(self._tools, topic)
+        return told
+
+    def _plan(self, landing: Landing, location: str) -> tuple[list[Json], list[str], list[Json]]:
+        """The updates, what they do in words, and what they require. Blocking; raises Refused."""
+        outside = self._outside
+        good = parse(outside.committer.load(landing.location).metadata.encode())
+        now = parse(outside.store.get(location))
+        if now["table-uuid"] != good["table-uuid"] or now["format-version"] != good["format-version"]:
+            raise Refused("it is another table, or of another format version: put the table back that it was")
+        updates, told = _form(good, now)
+        if main_of(good) != main_of(now):
+            if self._accept_loss:
+                told.append(self._rows_left(good, now))
+            elif _restorable(outside.store, good, now):
+                updates.append(_main_to(main_of(good)))
+                told.append("the main branch is at the last good snapshot again")
+            else:
+                raise Refused(
+                    "it was rolled back or replaced, and changed since: what was deleted since must not come back; "
+                    + ACCEPT
+                )
+        bound = {
+            **ours(good["properties"]),
+            TOPIC_ID_PROPERTY: str(UUID(bytes=self._topic.id)),
+            PROGRESS_PROPERTY: pack_progress(_landed(self._tools, self._topic)),
+        }
+        if ours(now["properties"]) != bound:
+            told.append("the properties of Lakestream are what they were")
+        updates.append({"action": "set-properties", "updates": bound})
+        return updates, told, [{"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": main_of(now)}]
+
+    def _rows_left(self, good: Json, now: Json) -> str:
+        """Raises Refused if there are rows that never were records."""
+        after = snapshot_of(now, main_of(now))
+        if after is None:
+            raise Refused("its main branch is gone: make one, at any snapshot")
+        before = snapshot_of(good, main_of(good))
+        judge_rows(self._outside.store, good["location"], before, after, self._tools.random)
+        return "the rows that are left are what there is"
+
+
+def _form(good: Json, now: Json) -> tuple[list[Json], list[str]]:
+    """Updates that put the schema and the location back."""
+    updates: list[Json] = []
+    told: list[str] = []
+    if current_schema(good)["fields"] != current_schema(now)["fields"]:
+        same = [one["schema-id"] for one in now["schemas"] if one["fields"] == current_schema(good)["fields"]]
+        if not same:
+            raise Refused("the schema that it had is gone: put the columns back")
+        updates.append({"action": "set-current-schema", "schema-id": same[0]})
+        told.append("the schema is what it was")
+    if good["location"] != now["location"]:
+        updates.append({"action": "set-location", "location": good["location"]})
+        told.append("the location is what it was")
+    return updates, told
+
+
+def _main_to(snapshot_id: int | None) -> Json:
+    return {"action": "set-snapshot-ref", "ref-name": MAIN, "type": "branch", "snapshot-id": snapshot_id}
+
+
+def _restorable(store: TableStore, good: Json, now: Json) -> bool:
+    """Whether the last good snapshot can be main again without bringing back what somebody deleted since.
+
+    So it is after a plain rollback, and if all that came since is rows that are no records.
+    """
+    before, after = main_of(good), main_of(now)
+    kept = snapshot_of(now, before)
+    if kept is None:
+        return False
+    if after is None or after in ancestors(good, before):
+        return True
+    current = snapshot_of(now, after)
+    assert current is not None, "a reference has its snapshot"
+    had, has = contents(store, kept, {}), contents(store, current, {})
+    return _within(had, has)
+
+
+def _within(one: Contents, other: Contents) -> bool:
+    """Whether the other has all data files of the one, and takes nothing more away."""
+    return one.data.keys() <= other.data.keys() and other.deletes.keys() <= one.deletes.keys()
+
+
+# -- small things ----------------------------------------------------------------------------------------------------
+
+
+def _landed(tools: Tools, topic: Topic) -> dict[int, Landed]:
+    streams: Sequence[int] = topic.streams
+    found = {number: tools.replica.state.streams.by_id[one].landed for number, one in enumerate(streams)}
+    return {number: Landed(end) for number, end in found.items() if end}
+
+
+async def _unproven(tools: Tools, topic: Topic) -> None:
+    """What was given up is in no account, so the past cannot be proven any more (T16)."""
+    accounted = tools.replica.state.catalog.landings[topic.id].accounted
+    await tools.replica.propose(NoteRemoved(topic.id, accounted, accounted, [], True))
+
+
+def _is_outside(tools: Tools, topic: Topic) -> bool:
+    return bool(tools.replica.state.catalog.landings[topic.id].location)
+
+
+def _no(message: str) -> Rejected:
+    return Rejected(Reason.INVALID_REQUEST, message)
+
+
+async def _off(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return await asyncio.to_thread(lambda: work(*args, **kwargs))

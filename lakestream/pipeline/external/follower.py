@@ -1,0 +1,111 @@
+"""The care for tables in another catalog between rounds: follow what others do, and see deleted topics off.
+
+Nobody tells us when another engine commits there, so every table is looked at every few seconds; what was deleted is
+gone for consumers then (C7), and a topic whose cause of being held has gone is released (T9, T13).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY
+from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY
+from lakestream.errors import LakestreamError, Missing
+from lakestream.interfaces import Clock
+from lakestream.metadata.replica import Replica
+from lakestream.model.catalog.landed import Departed
+from lakestream.model.catalog.tables import TablesPurged
+from lakestream.model.topics import Topic
+from lakestream.pipeline.external.external_catalog import Outside
+from lakestream.pipeline.landing.tasks import Failed
+
+log = logging.getLogger(__name__)
+
+FOLLOW_EVERY_S = 2.0
+AT_ONCE = 8
+Hold = Callable[[bytes, str], Awaitable[None]]
+
+
+class Follower:
+    """Looks after all tables of one other catalog."""
+
+    def __init__(self, replica: Replica, outside: Outside, hold: Hold, clock: Clock) -> None:
+        self._replica = replica
+        self._outside = outside
+        self._hold = hold
+        self._clock = clock
+        self._again_at = 0.0
+        self._following: asyncio.Future[None] | None = None
+        self._told: dict[bytes, str] = {}
+
+    def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+
+    async def tick(self, at_once: bool) -> None:
+        """Follow if it is time to, beside what else is done; the first time at once, so that rounds plan from it."""
+        if self._following is None or at_once:
+            self._following = asyncio.ensure_future(self.follow())
+            await self._following
+        elif self._following.done() and self._clock.monotonic() >= self._again_at:
+            self._following.result()
+            self._following = asyncio.ensure_future(self.follow())
+
+    async def follow(self) -> None:
+        """Look at every table once."""
+        state = self._replica.state
+        landings = state.catalog.landings
+        topics = [state.topics.by_id[one] for one, landing in list(landings.items()) if landing.location]
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def look(topic: Topic) -> None:
+            async with slots:
+                await self._look(topic)
+
+        await asyncio.gather(*(look(topic) for topic in topics))
+        for uuid, departed in list(state.catalog.departed.items()):
+            await self._see_off(uuid, departed)
+        self._again_at = self._clock.monotonic() + FOLLOW_EVERY_S
+
+    async def _look(self, topic: Topic) -> None:
+        if topic.id not in self._replica.state.topics.by_id:
+            return
+        table = await self._outside.table(topic)
+        if not isinstance(table, Failed):
+            if self._told.pop(topic.id, ""):
+                log.info("topic %s: its table is as it should be again", topic.name)
+            return
+        self._outside.committer.forget()
+        if self._told.get(topic.id) != table.reason:
+            self._told[topic.id] = table.reason
+            say = log.error if table.lasting else log.warning
+            say("topic %s waits: %s", topic.name, table.reason)
+        if table.lasting:
+            await self._hold(topic.id, table.reason)
+
+    # -- deleted topics ------------------------------------------------------------------------------------------------
+
+    async def _see_off(self, uuid: str, departed: Departed) -> None:
+        """The table of a deleted topic is dropped, or kept under another name and belongs to nobody."""
+        outside = self._outside
+        try:
+            await self._drop_or_keep(uuid, departed)
+            await self._replica.propose(TablesPurged([uuid]))
+        except LakestreamError as error:
+            log.warning("the table of the deleted topic %s is left in %r: %s", departed.name, outside.catalog, error)
+
+    async def _drop_or_keep(self, uuid: str, departed: Departed) -> None:
+        outside = self._outside
+        try:
+            found = await outside.asked(outside.catalog.load, departed.name)
+        except Missing:
+            return
+        if str(found.handle.metadata.table_uuid) != uuid:
+            return
+        if not departed.keep:
+            await outside.asked(outside.catalog.drop, departed.name)
+            return
+        unbound = {"action": "remove-properties", "removals": [TOPIC_ID_PROPERTY, PROGRESS_PROPERTY]}
+        await outside.asked(outside.catalog.commit, found.handle, [], [unbound])
+        kept = f"{departed.name}-{departed.topic_id.hex()}"
+        await outside.asked(outside.catalog.rename, departed.name, kept)

@@ -1,0 +1,96 @@
+"""What the driver tells a worker, and what it gets back: a task's description and its answers, as bytes.
+
+Both sides are the same version of this code (the package travels with the application), so these are no stored format.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from lakestream.data.tables.files.file_stats import FileStats
+from lakestream.data.tables.files.slices import Slice, Source
+from lakestream.pipeline.landing.planner import Share
+
+
+class TopicShare(msgspec.Struct, frozen=True, array_like=True):
+    """One topic's part of a task; a slice's `object` is an index into the task's list of objects."""
+
+    topic_id: bytes
+    folder: str
+    """Where its files go, as a URI; nobody else writes there (T12)."""
+    slices: list[Slice]
+
+
+class Task(msgspec.Struct, frozen=True, array_like=True):
+    """Everything that a worker has to know."""
+
+    number: int
+    root: str
+    """The URI of the folder or bucket that keys and tables lie below."""
+    objects: list[Source]
+    topics: list[TopicShare]
+    elsewhere: dict[str, str] = {}
+    """What object stores need that are not below the root, where another catalog has placed a table."""
+
+
+class Places(NamedTuple):
+    """Where everything of a round is: the root, the objects by their numbers in the state, the topics' folders."""
+
+    root: str
+    sources: Mapping[int, Source]
+    folders: Mapping[bytes, str]
+    elsewhere: dict[str, str]
+
+
+class Landed(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
+    """A topic's part is done: its files, whole and durable, which nothing refers to yet."""
+
+    topic_id: bytes
+    files: list[FileStats]
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
+    """A topic's part could not be done. `lasting`: it will not go away by itself, so that people should know."""
+
+    topic_id: bytes
+    reason: str
+    lasting: bool
+
+
+Answer = Landed | Failed
+
+_ENCODER = msgspec.msgpack.Encoder()
+_TASK = msgspec.msgpack.Decoder(Task)
+_ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+def describe(number: int, shares: Sequence[Share], where: Places) -> Task:
+    """The description of a task."""
+    used = sorted({one.object for share in shares for one in share.slices})
+    index = {number: at for at, number in enumerate(used)}
+    topics = [
+        TopicShare(
+            share.topic_id,
+            where.folders[share.topic_id],
+            [one._replace(object=index[one.object]) for one in share.slices],
+        )
+        for share in shares
+    ]
+    return Task(number, where.root, [where.sources[one] for one in used], topics, where.elsewhere)
+
+
+def pack_task(task: Task) -> bytes:
+    return _ENCODER.encode(task)
+
+
+def unpack_task(body: bytes) -> Task:
+    return _TASK.decode(body)
+
+
+def pack_answers(answers: Iterable[Answer]) -> list[bytes]:
+    return [_ENCODER.encode(answer) for answer in answers]
+
+
+def unpack_answer(body: bytes) -> Answer:
+    return _ANSWER.decode(body)

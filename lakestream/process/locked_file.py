@@ -1,0 +1,35 @@
+"""A lock file that says who holds it, so that two clusters never share a folder by mistake."""
+
+from pathlib import Path
+from types import TracebackType
+
+from lakestream.process.lock_file import Held, LockFile
+from lakestream.settings import SettingsError
+
+
+class LockedFile:
+    """Held from `with` to its end; the kernel lets go of it when the process dies, however that happens."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path = path
+        self._what = what
+        self._lock: LockFile | None = None
+
+    def __enter__(self) -> "LockedFile":
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = LockFile(str(self._path), 0o644)
+        except OSError as error:
+            raise SettingsError(f"{self._what} cannot be used: {error.strerror} ({self._path})") from None
+        except Held as held:
+            raise SettingsError(
+                f"{self._what} is in use by another `lakestream serve` (pid {held.holder}); "
+                "stop that one or choose another"
+            ) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._lock is not None
+        self._lock.release()

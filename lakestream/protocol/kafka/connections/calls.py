@@ -1,0 +1,126 @@
+"""What handlers see of a request: the context it came in, and the call that a Produce request is."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+from lakestream.interfaces import Buffer
+from lakestream.protocol.kafka.wire import apis
+from lakestream.protocol.kafka.wire.fast_requests import parse_fetch
+from lakestream.protocol.serving.slabs import Slab
+
+if TYPE_CHECKING:
+    from lakestream.protocol.kafka.connections.connection import Connection
+
+Reply = bytes | Sequence[Buffer] | None
+"""Whole frames, their length in front; None for no answer at all."""
+
+FETCH: Final = 1
+LEAST_RUN: Final = 4
+"""Fewer requests are not worth the fixed cost of a run."""
+PENDING: Final[Any] = object()
+"""The reply of a call that is not answered yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Who asks, and in which version."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+    connection: "Connection"
+
+
+class Slot:
+    """A place in the order of a connection's answers (L16), for `count` requests that came one behind the other."""
+
+    __slots__ = ("connection", "reply")
+
+    count: int
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self.reply: Reply = PENDING
+
+    def answer(self, reply: Reply) -> None:
+        """Give the framed response; None if the client wants none. It goes out in order with this loop's others."""
+        assert self.reply is PENDING, "a request is answered once"
+        self.reply = reply
+        connection = self.connection
+        answers = connection.answers
+        if answers and answers[0] is self and not connection.queued:
+            connection.queued = True
+            connection.board.queue(connection)
+
+
+class ProduceCall(Slot):
+    """A Produce request: `view[start:end]`, from the header's client id on. No Future, no Task: it is its own slot.
+
+    The handler answers once, now or later, on the event loop's thread; it releases once, after which the bytes are
+    overwritten. The two are independent of each other.
+    """
+
+    __slots__ = ("correlation_id", "end", "slab", "start", "version", "view")
+
+    count = 1
+
+    def __init__(
+        self, connection: "Connection", slab: Slab, start: int, end: int, version: int, correlation_id: int
+    ) -> None:
+        self.connection = connection
+        self.reply: Reply = PENDING
+        self.slab: Slab | None = slab
+        self.view = slab.view
+        self.start = start
+        self.end = end
+        self.version = version
+        self.correlation_id = correlation_id
+
+    def release(self) -> None:
+        """The bytes of the request are not needed any more."""
+        slab = self.slab
+        assert slab is not None, "a request is released once"
+        self.slab = None
+        slab.release()
+
+    def pin(self) -> Slab:
+        """Keep the bytes for longer than this call: whoever gets the slab releases it once."""
+        slab = self.slab
+        assert slab is not None, "released bytes cannot be pinned"
+        slab.pins += 1
+        return slab
+
+
+Handler = Callable[[RequestContext, Any], Awaitable[Any]]
+"""Takes the decoded request; returns a response message, or buffers that are whole frames, or None for no answer."""
+ProduceHandler = Callable[[ProduceCall], None]
+RunTaker = Callable[["Connection", Slab, int, int, int], int]
+"""See TakesRuns."""
+
+
+@runtime_checkable
+class TakesRuns(Protocol):
+    """A produce handler that takes up many simple requests in one go."""
+
+    def take_run(self, connection: "Connection", slab: Slab, start: int, end: int, limit: int) -> int:
+        """Take up simple requests, `limit` at most, from `start` of what was received; where the first other begins."""
+        ...
+
+
+def decode(api: apis.Api, version: int, frame: bytes, body: int) -> Any:
+    """The request in `frame` from `body` on: Fetch by hand, as hot.ParsedFetch, all others as their message."""
+    if api.key == FETCH:
+        return parse_fetch(memoryview(frame), body, len(frame), version)
+    return apis.decode_request(api, version, frame, body)
+
+
+def framed(api: apis.Api, context: RequestContext, response: Any) -> tuple[Sequence[Buffer], bool]:
+    """What a handler returned, as buffers, and whether they are small enough to be joined."""
+    if isinstance(response, (list, tuple)):
+        return response, False
+    if isinstance(response, (bytes, bytearray, memoryview)):
+        return [response], True
+    return [apis.encode_response(api, context.version, context.correlation_id, response)], True

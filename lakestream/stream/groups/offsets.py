@@ -1,0 +1,108 @@
+"""A group's committed offsets, and groups seen from outside: commit, fetch, delete, describe, list."""
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from lakestream.errors import Rejected
+from lakestream.metadata.replica import Replica
+from lakestream.model.groups.group import Commit, Group, GroupState, MemberRow
+from lakestream.model.groups.membership import DeleteGroup
+from lakestream.model.groups.offsets import CommitOffsets, DeleteOffsets
+from lakestream.model.levels import BOUNDED
+from lakestream.model.reasons import Reason
+from lakestream.stream.groups.coordinator import GroupCoordinator, agreed
+
+MAX_COMMIT_BYTES = 1 << 20
+ROW_BYTES = 32
+"""About what an offset takes in a command, its note aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGroup:
+    """A group as others see it; `state` includes a rebalance that only its coordinator knows of.
+
+    Before its first generation there is no more of a group than its newcomers.
+    """
+
+    group: Group
+    state: GroupState
+    protocol_type: str
+    newcomers: list[MemberRow]
+    """Who joins, and was no member before."""
+
+
+class GroupOffsets:
+    """Only a group's coordinator answers: then a member that commits is heard, and all see the same rebalance.
+
+    Every call raises Rejected for a definite no, Retry or Fenced if nothing happened, Unknown if nobody can tell.
+    """
+
+    def __init__(self, replica: Replica, coordinator: GroupCoordinator) -> None:
+        self._replica = replica
+        self._coordinator = coordinator
+
+    async def commit(self, body: CommitOffsets) -> list[int]:
+        """For each offset 0 or the reason why it is not kept."""
+        if sum(ROW_BYTES + len(note) for _, _, _, note in body.offsets) > MAX_COMMIT_BYTES:
+            raise Rejected(Reason.COMMIT_TOO_LARGE)
+        await self._coordinator.firmly(lambda: self._check_commit(body))
+        results: list[int] = agreed(await self._replica.propose(self._told(body)))
+        self._coordinator.rooms.renew(body.group, body.member)
+        return results
+
+    def _check_commit(self, body: CommitOffsets) -> None:
+        """The state knows nothing of those who join an empty group: it would take commits of anybody meanwhile."""
+        self._coordinator.check_coordinates(body.group)
+        room, group = self._coordinator.rooms.get(body.group), self._coordinator.rooms.group(body.group)
+        if body.generation < 0 and room is not None and room.joins and (group is None or not group.members):
+            joins = body.member in room.joins
+            raise Rejected(Reason.STALE_GENERATION if joins else Reason.UNKNOWN_GROUP_MEMBER)
+
+    def _told(self, body: CommitOffsets) -> CommitOffsets:
+        """The state knows nothing of those who join: a commit tells, once all members understand it (L3)."""
+        room = self._coordinator.rooms.get(body.group)
+        joining = room is not None and bool(room.joins) and self._replica.state.level >= BOUNDED
+        return replace(body, joining=True) if joining else body
+
+    async def fetch(self, name: str) -> dict[int, Commit]:
+        """What the group committed, by stream; nothing for a group that nobody knows. Always current (L6)."""
+        await self._replica.catch_up()
+        self._coordinator.check_coordinates(name)
+        group = self._replica.state.groups.by_name.get(name)
+        return group.offsets if group is not None else {}
+
+    async def delete_offsets(self, body: DeleteOffsets) -> list[int]:
+        await self._coordinator.firmly(lambda: self._coordinator.check_coordinates(body.group))
+        results: list[int] = agreed(await self._replica.propose(body))
+        return results
+
+    async def delete_group(self, name: str) -> None:
+        await self._coordinator.firmly(lambda: self._coordinator.check_coordinates(name))
+        room = self._coordinator.rooms.get(name)
+        if room is not None and room.joins:
+            raise Rejected(Reason.GROUP_NOT_EMPTY)
+        agreed(await self._replica.propose(DeleteGroup(name)))
+
+    async def describe(self, name: str) -> SeenGroup:
+        return await self._coordinator.firmly(lambda: self._seen(name))
+
+    async def list(self) -> list[SeenGroup]:
+        """The groups that this broker coordinates; a client asks all brokers."""
+        await self._replica.catch_up()
+        rooms = self._coordinator.rooms
+        names = dict.fromkeys([*self._replica.state.groups.by_name, *rooms.joining()])
+        return [self._seen(name) for name in names if rooms.coordinates(name)]
+
+    def _seen(self, name: str) -> SeenGroup:
+        self._coordinator.check_coordinates(name)
+        group, room = self._replica.state.groups.by_name.get(name), self._coordinator.rooms.get(name)
+        joins = room.joins if room is not None else {}
+        if group is None and not joins:
+            raise Rejected(Reason.UNKNOWN_GROUP, f"Group {name} not found.")
+        group = group or Group(name, 0)
+        if room is None or not room.rebalancing(group):
+            return SeenGroup(group, group.state, group.protocol_type, [])
+        newcomers = [one for one in joins.values() if one.row.id not in group.members]
+        protocol_type = newcomers[0].protocol_type if newcomers and not group.members else group.protocol_type
+        return SeenGroup(group, GroupState.PREPARING, protocol_type, [one.row for one in newcomers])

@@ -1,0 +1,144 @@
+"""Topics too large for one command: making and growing them in pieces, and finishing what a broker left unfinished.
+
+A piece takes a few milliseconds to fold, so that every member serves its clients in between (model/pieces.py).
+"""
+
+import logging
+from collections.abc import Mapping
+
+from lakestream.errors import LakestreamError, Unknown
+from lakestream.metadata.replica import Replica
+from lakestream.model.commands import CreatePartitions, CreateTopic
+from lakestream.model.levels import BOUNDED
+from lakestream.model.pieces import BeginTopic, Dismantle, Doomed, ExtendTopic
+from lakestream.model.reasons import No, Reason
+from lakestream.model.state import Outcome, State
+from lakestream.model.topics import room_problem
+from lakestream.stream.housekeeping.collector import is_first_broker
+from lakestream.stream.long_work import Steps, chunks, in_turns
+
+log = logging.getLogger(__name__)
+
+LOOKED_AT_ONCE = 2_000
+"""Producers or groups that are looked at in one turn."""
+NAMED_AT_ONCE = 500
+"""Producers and groups that one command names: each may remember many partitions."""
+
+
+async def create_topic(replica: Replica, body: CreateTopic) -> Outcome:
+    """Make a topic, in pieces if it is large; what `apply` said. Nobody sees it before it is whole.
+
+    Raises Fenced or Retry if it certainly was not made, Unknown if nobody can tell, or if others will finish it.
+    """
+    state = replica.state
+    if state.level < BOUNDED or body.partitions <= state.topics.bounds.piece:
+        return await replica.propose(body)
+    begun = BeginTopic(body.name, body.topic_id, body.partitions, body.replication, body.configs)
+    outcome = await replica.propose(begun)
+    if isinstance(outcome, No):
+        return outcome
+    try:
+        await _extend(replica, body.topic_id)
+    except LakestreamError as error:
+        raise Unknown(f"the topic is being made, by another broker if need be: {error}") from error
+    return body.partitions
+
+
+async def grow_topic(replica: Replica, body: CreatePartitions) -> Outcome:
+    """Grow a topic, in pieces if it grows by many partitions: clients see each piece as soon as it is there.
+
+    Raises Fenced or Retry if nothing happened, Unknown if nobody can tell, or if some partitions were made.
+    """
+    grown = False
+    while True:
+        state = replica.state
+        topic = state.topics.by_id.get(body.topic_id)
+        have = len(topic.streams) if topic is not None else 0
+        if not grown and topic is not None and (problem := room_problem(state, 0, body.total - have)):
+            return problem
+        if grown and topic is not None and have >= body.total:
+            return body.total
+        total = min(body.total, have + state.topics.bounds.piece) if topic is not None else body.total
+        try:
+            outcome = await replica.propose(CreatePartitions(body.topic_id, total))
+        except LakestreamError as error:
+            if not grown:
+                raise
+            raise Unknown(f"the topic has {have} of {body.total} partitions: {error}") from error
+        if isinstance(outcome, No) and not (grown and outcome.reason == Reason.INVALID_PARTITIONS):
+            return outcome  # once it has grown, that reason says that another request was faster
+        if total == body.total:
+            return body.total
+        grown = True
+
+
+async def _extend(replica: Replica, topic_id: bytes) -> None:
+    while topic_id in replica.state.topics.forming:
+        outcome = await replica.propose(ExtendTopic(topic_id))
+        if isinstance(outcome, No) and outcome.reason != Reason.UNKNOWN_TOPIC:
+            raise Unknown(outcome.message)
+
+
+class LongTopics:
+    """Finishes topics that are being made or deleted, for the whole cluster; only the first live broker does."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    async def finish(self) -> int:
+        """One round; how many topics were finished. Raises Retry, Unknown or Fenced: the next round goes on."""
+        replica, finished = self._replica, 0
+        if not is_first_broker(replica.state, replica.member_id):
+            return 0
+        for topic_id in list(replica.state.topics.forming):
+            await _extend(replica, topic_id)
+            finished += 1
+        for topic_id in list(replica.state.topics.doomed):
+            finished += await self._dismantle(topic_id)
+        return finished
+
+    async def _dismantle(self, topic_id: bytes) -> int:
+        """Name everything that still remembers the topic's streams: none is added after the topic is gone."""
+        doomed = self._replica.state.topics.doomed.get(topic_id)
+        if doomed is None:
+            return 0
+        producers = await in_turns(_producers_of(self._replica.state, doomed))
+        groups = await in_turns(_groups_of(self._replica.state, doomed))
+        for named in chunks(producers, NAMED_AT_ONCE):
+            await self._say(Dismantle(topic_id, list(named), []))
+        for names in chunks(groups, NAMED_AT_ONCE):
+            await self._say(Dismantle(topic_id, [], list(names)))
+        while await self._say(Dismantle(topic_id, [], [], last=True)):
+            pass
+        log.info("topic %s is deleted whole: %d partitions", doomed.topic.name, len(doomed.topic.streams))
+        return 1
+
+    async def _say(self, body: Dismantle) -> int:
+        """How many streams still have entries."""
+        outcome = await self._replica.propose(body)
+        return 0 if isinstance(outcome, No) else int(outcome)
+
+
+def _producers_of(state: State, doomed: Doomed) -> Steps[list[int]]:
+    found: list[int] = []
+    by_id, gone = state.producers.by_id, doomed.places
+    for some in chunks(list(by_id), LOOKED_AT_ONCE):
+        known = ((one, by_id.get(one)) for one in some)
+        found += [one for one, producer in known if producer is not None and _overlap(producer.streams, gone)]
+        yield
+    return found
+
+
+def _groups_of(state: State, doomed: Doomed) -> Steps[list[str]]:
+    found: list[str] = []
+    by_name, gone = state.groups.by_name, doomed.places
+    for some in chunks(list(by_name), LOOKED_AT_ONCE):
+        known = ((one, by_name.get(one)) for one in some)
+        found += [one for one, group in known if group is not None and _overlap(group.offsets, gone)]
+        yield
+    return found
+
+
+def _overlap(one: Mapping[int, object], other: Mapping[int, object]) -> bool:
+    smaller, larger = sorted((one, other), key=len)
+    return any(key in larger for key in smaller)

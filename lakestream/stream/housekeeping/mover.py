@@ -1,0 +1,308 @@
+"""The mover: copies old slices together into merged objects, so that the state stays small and dead bytes can go.
+
+    choose windows (merging.py) -> read their bytes -> stamp true offsets, check, index -> Wal.put -> ReplaceEntries
+
+What an offset means never changes, only where its bytes lie: a command whose premise is gone (a topic deleted, a log
+start moved into the window) leaves that stream's entries as they are, and the collector takes what is not referred to.
+A topic is moved by one broker, the one that rendezvous hashing gives it; two at once would only waste work.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from lakestream.errors import Corrupt, Exists, Fenced, Missing, Retry, Unknown
+from lakestream.interfaces import Wal
+from lakestream.metadata.replica import Replica
+from lakestream.model.batches.wal_object import HEADER_BYTES, Mark, MergedSlice, header, merged_key, merged_tail
+from lakestream.model.commands import MovedSlice, ReplaceEntries
+from lakestream.model.placement import leader_of
+from lakestream.model.reasons import No
+from lakestream.model.streams import MERGED, Stream, WalObject
+from lakestream.model.topics import Topic
+from lakestream.stream.cache import Cache
+from lakestream.stream.housekeeping.merged_body import BATCHES_AT_ONCE, BadSource, Copy, finish_batches, reads_of
+from lakestream.stream.housekeeping.merging import (
+    Bounds,
+    Effort,
+    Merge,
+    MoveLimits,
+    Window,
+    bounds_for,
+    dead_window,
+    effort_for,
+    first_below,
+    is_mostly_dead,
+    many_window,
+)
+from lakestream.stream.long_work import chunks
+from lakestream.stream.reader import key_of
+from lakestream.stream.rules import TopicRules
+
+log = logging.getLogger(__name__)
+
+STREAMS_AT_ONCE = 16
+OBJECTS_AT_ONCE = 2000
+REMEMBERED_MAX = 100_000
+
+
+class Mover:
+    """Merges one object at a time."""
+
+    def __init__(
+        self, replica: Replica, wal: Wal, cache: Cache, rules_of: Callable[[Topic], TopicRules], limits: MoveLimits
+    ) -> None:
+        self._replica = replica
+        self._wal = wal
+        self._cache = cache
+        self._rules_of = rules_of
+        self._all_limits = self._limits = limits
+        self._last = 0
+        self._settled = 0
+        self._dead_first = False
+        self._dead_again_ms = 0
+        self._bad: set[int] = set()
+        self._full: dict[tuple[int, int], int] = {}
+        self._brokers: list[int] = []
+        self._own: dict[bytes, bool] = {}
+        self._breaths = 0
+        self.merges = 0
+        self.merged_entries = 0
+        self.merged_bytes = 0
+        self.moved_objects = 0
+
+    def settled(self) -> int:
+        """The last move that is committed or given up (L22)."""
+        return self._settled
+
+    @property
+    def pressed(self) -> bool:
+        """Whether the state is so full that the mover should not pause."""
+        streams = self._replica.state.streams
+        topics = self._replica.state.topics.by_id
+        if streams.entries * 2 > streams.limit:
+            return True
+        return any(one.entries * 2 > streams.share(one, len(topics)) for one in topics.values() if one.entries)
+
+    async def step(self) -> int:
+        """Do the most useful merge; how many bytes it wrote, 0 if there is nothing to do or it failed."""
+        if not self._replica.epoch or not self._replica.state.members.time_ms:
+            return 0
+        self._dead_first = not self._dead_first
+        plans = (self._plan_dead, self._plan_many) if self._dead_first else (self._plan_many, self._plan_dead)
+        self._limits = self._all_limits
+        if self._replica.state.streams.entries <= self._limits.small_entries:
+            smaller = min(self._limits.merge_bytes, self._limits.small_bytes)
+            self._limits = replace(self._limits, merge_bytes=smaller)
+        for plan in plans:
+            merge = Merge(self._limits)
+            await plan(merge)
+            if merge.windows:
+                return await self._carry_out(merge)
+        return 0
+
+    def _own_topics(self) -> list[Topic]:
+        """The topics that this broker moves, those with the most entries first."""
+        state = self._replica.state
+        brokers = [member.id for member in state.members.brokers()]
+        if brokers != self._brokers or len(self._own) >= REMEMBERED_MAX:
+            self._brokers, self._own = brokers, {}
+        for topic_id in state.topics.by_id.keys() - self._own.keys():
+            self._own[topic_id] = leader_of(brokers, topic_id, 0) == self._replica.member_id
+        own = [topic for topic in state.topics.by_id.values() if self._own[topic.id]]
+        return sorted(own, key=lambda topic: topic.entries, reverse=True)
+
+    async def _breathe(self) -> None:
+        """Let others have their turn now and then."""
+        self._breaths += 1
+        if self._breaths % STREAMS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+    # -- choosing ---------------------------------------------------------------------------------------------------
+
+    async def _plan_many(self, merge: Merge) -> None:
+        """Windows of streams with many entries. Streams of one topic get even shares: their slices lie together."""
+        state = self._replica.state
+        for topic in self._own_topics():
+            await self._breathe()
+            effort = effort_for(topic, state.streams, len(state.topics.by_id), self._limits)
+            if topic.entries <= effort.many_entries:
+                continue
+            ready = [state.streams.by_id[one] for one in topic.streams if one in state.streams.by_id]
+            ready = [stream for stream in ready if len(stream.bases) >= effort.window_entries]
+            if all(len(stream.bases) <= effort.many_entries for stream in ready):
+                continue
+            most = max(self._limits.merge_entries // len(ready), self._limits.many_entries)
+            bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, most)
+            for stream in ready:
+                window = await self._many_window(stream, bounds, effort)
+                if window is None and most < self._limits.merge_entries:
+                    # Where sizes differ much, a longer window may pay when no short one does.
+                    wide = bounds._replace(entries=self._limits.merge_entries)
+                    window = await self._many_window(stream, wide, effort)
+                if window and not merge.take(window, state.streams, bounds.span_ms) and merge.full:
+                    return
+                await self._breathe()
+
+    async def _many_window(self, stream: Stream, bounds: Bounds, effort: Effort) -> Window | None:
+        """Look at twice as many entries at a time as a window may have; others have their turn in between."""
+        first = self._skip_full(stream, bounds.length // effort.growth)
+        while True:
+            streams, end = self._replica.state.streams, len(stream.bases)
+            if streams.by_id.get(stream.id) is not stream:
+                return None  # its topic is gone, or the whole state was taken anew
+            some = range(first, min(first + 2 * bounds.entries, end))
+            window = many_window(stream, streams.objects, bounds, effort, some, self._bad)
+            if window is not None or some.stop >= end:
+                return window
+            following = stream.bases[first + bounds.entries]
+            await asyncio.sleep(0)
+            first = stream.find(following)
+
+    def _skip_full(self, stream: Stream, length: int) -> int:
+        """The oldest entries of a long stream are as large as they get: do not look at them again each time."""
+        first = first_below(stream, length, stream.find(self._full.get((stream.id, length), 0)))
+        if first:
+            if len(self._full) >= REMEMBERED_MAX:
+                self._full.clear()
+            self._full[stream.id, length] = stream.bases[first - 1]
+        return first
+
+    async def _plan_dead(self, merge: Merge) -> None:
+        """Windows of entries that lie in old objects most of whose bytes are dead."""
+        state = self._replica.state
+        if state.members.time_ms < self._dead_again_ms:
+            return
+        victims: set[int] = set()
+        for some in chunks(list(state.streams.objects.values()), OBJECTS_AT_ONCE):
+            now_ms = state.members.time_ms
+            victims.update(one.number for one in some if is_mostly_dead(one, self._limits, now_ms))
+            await asyncio.sleep(0)
+        victims -= self._bad
+        if not victims:
+            self._dead_again_ms = state.members.time_ms + self._limits.dead_rest_ms
+            return
+        for topic in self._own_topics():
+            bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, self._limits.merge_entries)
+            for stream_id in topic.streams:
+                stream = state.streams.by_id.get(stream_id)
+                window = stream and dead_window(stream, state.streams.objects, victims, bounds)
+                if window and not merge.take(window, state.streams, bounds.span_ms) and merge.full:
+                    return
+                await self._breathe()
+
+    # -- merging ----------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, merge: Merge) -> int:
+        replica, epoch = self._replica, self._replica.epoch
+        merge.windows.sort(key=lambda window: window.stream)
+        body = bytearray(HEADER_BYTES + merge.length)
+        body[:HEADER_BYTES] = header(self._replica.state.sequence)
+        try:
+            await self._read_sources(merge, body)
+            rows = await self._index(merge, body)
+        except BadSource as error:
+            await self._look_again(error)
+            return 0
+        tail = merged_tail(body, rows)
+        if not epoch or replica.epoch != epoch:
+            return 0
+        number = self._last = self._last + 1
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await self._wal.put(merged_key(replica.state.cluster, replica.member_id, epoch, number), [body, tail])
+            if replica.epoch != epoch:
+                return 0
+            await self._replace(merge, rows, number, len(body) + len(tail))
+        except (Retry, Unknown, Exists, Fenced, TimeoutError) as error:
+            log.warning("merge %d is given up: %s", number, error or "it took too long")
+            return 0
+        finally:
+            # Whatever became of it, its command is queued before any heartbeat that tells of this number.
+            self._settled = number
+        return len(body)
+
+    async def _replace(self, merge: Merge, rows: list[MergedSlice], number: int, size: int) -> None:
+        slices = [
+            MovedSlice(
+                window.stream, window.base, window.end - window.base, row.position, row.length,
+                max(entry.max_timestamp for entry in window.entries),
+            )
+            for window, row in zip(merge.windows, rows, strict=True)
+        ]  # fmt: skip
+        outcome = await self._replica.propose(ReplaceEntries(number, size, merge.newest_ms, slices))
+        if isinstance(outcome, No):
+            log.error("merge %d was refused: %s", number, outcome.message)
+            return
+        objects = self._replica.state.streams.objects
+        self.merges += 1
+        self.merged_bytes += merge.length
+        self.merged_entries += sum(
+            len(window.entries) for window, done in zip(merge.windows, outcome, strict=True) if done
+        )
+        self.moved_objects += sum(source not in objects for source in merge.sources)
+        log.debug("merge %d: %d entries of %d objects", number, merge.entries, len(merge.sources))
+
+    async def _read_sources(self, merge: Merge, body: bytearray) -> None:
+        """From memory what is there, the rest from the store."""
+        reads = []
+        for source, copies in reads_of(merge):
+            if not self._copy_cached(source, copies, body):
+                reads.append((source, copies))
+            await self._breathe()
+        for some in chunks(reads, self._limits.reads_at_once):
+            done = await asyncio.gather(*(self._read(*read, body) for read in some), return_exceptions=True)
+            for failed in done:
+                if failed is not None:
+                    raise failed
+
+    def _copy_cached(self, source: WalObject, copies: list[Copy], body: bytearray) -> bool:
+        piece = self._cache.peek((source.number, 0))
+        if piece is None or any(copy.position + copy.length > len(piece) for copy in copies):
+            return False
+        for position, length, target in copies:
+            body[target : target + length] = piece.view[position : position + length]
+        return True
+
+    async def _read(self, source: WalObject, copies: list[Copy], body: bytearray) -> None:
+        key = key_of(self._replica.state.cluster, source)
+        try:
+            pieces = await self._wal.read(key, [copy[:2] for copy in copies])
+        except (Missing, Corrupt) as error:
+            raise BadSource(source.number, str(error)) from error
+        for copy, piece in zip(copies, pieces, strict=True):
+            if len(piece) != copy.length:
+                raise BadSource(source.number, f"{key} is cut short")
+            body[copy.target : copy.target + copy.length] = piece
+
+    async def _index(self, merge: Merge, body: bytearray) -> list[MergedSlice]:
+        """Stamp and check every batch, and note where offsets lie; piece by piece, so that others get their turn."""
+        rows = []
+        at, breath = HEADER_BYTES, 0
+        for window in merge.windows:
+            start, batches = at, 0
+            marks: list[Mark] = []
+            for entry in window.entries:
+                merged = merge.sources[entry.object].kind == MERGED
+                end, offset = at + entry.length, entry.base
+                append_ms = merge.times.of(entry)
+                while at < end:
+                    at, offset, count = finish_batches(body, at, end, entry, offset, merged, marks, append_ms)
+                    batches, breath = batches + count, breath + count
+                    if breath >= BATCHES_AT_ONCE:
+                        breath = 0
+                        await asyncio.sleep(0)
+                if offset != entry.end:
+                    raise BadSource(entry.object, f"the slice at {entry.position} does not end with {entry.end}")
+            rows.append(MergedSlice(window.stream, start, at - start, batches, window.base, marks))
+        return rows
+
+    async def _look_again(self, error: BadSource) -> None:
+        """An object that went meanwhile is nothing; one that should be there and is not is left alone from now on."""
+        await self._replica.catch_up()
+        objects = self._replica.state.streams.objects
+        if error.number in objects:
+            log.error("cannot be merged, and is left as it is: %s", error)
+            self._bad.add(error.number)
+        self._bad &= objects.keys()

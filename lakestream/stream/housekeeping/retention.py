@@ -1,0 +1,208 @@
+"""Retention: what is too old, or too much, goes: from the log by a command (L24), its bytes by the collector later.
+
+Records go by whole entries, and those that are rows of a table by the ranges in which they landed; the table's care
+removes the rows later (T21). Age is measured from when an entry's object was appended, or a range landed, in cluster
+time (L14), so no client's clock can keep or drop anything. Of a stream that is too large at least the limit stays, as
+in Kafka. The same rounds forget producers and committed offsets that nobody used for long.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from lakestream.interfaces import Clock
+from lakestream.metadata.replica import Replica
+from lakestream.model.catalog.landed import Landing
+from lakestream.model.commands import AdvanceLogStart, Body, ExpireProducers
+from lakestream.model.configs import TABLE_ENABLED, TABLE_RETENTION
+from lakestream.model.groups.offsets import ExpireGroups, ExpireOffsets, overdue, overdue_offsets
+from lakestream.model.levels import BOUNDED
+from lakestream.model.reasons import No
+from lakestream.model.state import State
+from lakestream.model.streams import STRIDE, Stream, WalObject
+from lakestream.model.topics import Topic
+from lakestream.stream.housekeeping.collector import is_first_broker
+from lakestream.stream.long_work import Steps, chunks, in_turns
+from lakestream.stream.rules import TopicRules
+
+log = logging.getLogger(__name__)
+
+ENTRIES_AT_ONCE = 10_000
+"""Entries that one command may drop, and that one stream gives up in one: folding must not stall the brokers."""
+STREAMS_AT_ONCE = 1000
+GROUPS_AT_ONCE = 500
+"""Groups that are looked at in one turn."""
+
+RulesOf = Callable[[Topic], TopicRules]
+
+
+class Trim(NamedTuple):
+    """Let a log begin at `start`, which drops so many entries."""
+
+    stream: int
+    start: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """How long unused things are remembered, and how often they are looked for."""
+
+    producers_ms: int = 86_400_000
+    offsets_ms: int = 604_800_000
+    every_s: float = 300.0
+
+
+class Retention:
+    """Applies the topics' retention for the whole cluster; only the live broker with the lowest id does."""
+
+    def __init__(self, replica: Replica, rules_of: RulesOf, clock: Clock, expiry: Expiry) -> None:
+        self._replica = replica
+        self._rules_of = rules_of
+        self._clock = clock
+        self._expiry = expiry
+        self._expired_s = clock.monotonic()
+        self.trimmed_entries = 0
+
+    async def apply(self) -> int:
+        """One round; how many entries were dropped. Raises Retry, Unknown or Fenced: the next round goes on."""
+        replica = self._replica
+        if not is_first_broker(replica.state, replica.member_id):
+            return 0
+        dropped = 0
+        waiting: list[Trim] = []
+        for topic in list(replica.state.topics.by_id.values()):
+            while found := due(replica.state, [topic], self._rules_of, replica.state.members.time_ms):
+                waiting += found
+                if sum(trim.entries for trim in waiting) < ENTRIES_AT_ONCE:
+                    break
+                went = await self._trim(waiting)
+                dropped += went
+                if not went:
+                    break
+            await asyncio.sleep(0)
+        dropped += await self._trim(waiting)
+        await self._expire()
+        return dropped
+
+    async def _trim(self, waiting: list[Trim]) -> int:
+        """Propose all that is waiting, in commands of bounded weight; how many entries went."""
+        dropped = 0
+        while waiting:
+            taken: list[Trim] = []
+            entries = 0
+            while waiting and len(taken) < STREAMS_AT_ONCE and entries + waiting[-1].entries <= ENTRIES_AT_ONCE:
+                taken.append(waiting.pop())
+                entries += taken[-1].entries
+            if await self._say(AdvanceLogStart([trim[:2] for trim in taken])):
+                dropped += entries
+        self.trimmed_entries += dropped
+        return dropped
+
+    async def _expire(self) -> None:
+        """Forget idle producers (L18) and the offsets of groups that are gone, now and then."""
+        now_s = self._clock.monotonic()
+        if now_s - self._expired_s < self._expiry.every_s:
+            return
+        self._expired_s = now_s
+        state = self._replica.state
+        before_ms = state.members.time_ms - self._expiry.producers_ms
+        while _has_idle_producers(self._replica.state, before_ms):
+            if not await self._say(ExpireProducers(before_ms)):
+                break
+        before_ms = state.members.time_ms - self._expiry.offsets_ms
+        if self._replica.state.level < BOUNDED:
+            if any(overdue(self._replica.state, before_ms)):
+                await self._say(ExpireOffsets(before_ms))
+            return
+        for names in await in_turns(_overdue_groups(self._replica.state, before_ms)):
+            await self._say(ExpireGroups(before_ms, names))
+
+    async def _say(self, body: Body) -> bool:
+        outcome = await self._replica.propose(body)
+        if isinstance(outcome, No):
+            log.error("%s was refused: %s", type(body).__name__, outcome.message)
+        return not isinstance(outcome, No)
+
+
+def _overdue_groups(state: State, before_ms: int) -> Steps[list[list[str]]]:
+    """The groups that have something to forget, in lists that are each light enough for one command."""
+    found: list[list[str]] = [[]]
+    weight = 0
+    for names in chunks(list(state.groups.by_name), GROUPS_AT_ONCE):
+        for name in names:
+            group = state.groups.by_name.get(name)
+            old = overdue_offsets(state, group, before_ms) if group is not None else 0
+            if old and weight + old > ENTRIES_AT_ONCE:
+                found.append([])
+                weight = 0
+            if old:
+                found[-1].append(name)
+                weight += old
+        yield
+    return [names for names in found if names]
+
+
+def _has_idle_producers(state: State, before_ms: int) -> bool:
+    """From level BOUNDED on the first producer is the one that was not used for longest."""
+    producers = state.producers.by_id.values()
+    first = producers if state.producers.limits is None else islice(producers, 1)
+    return any(producer.used_ms < before_ms for producer in first)
+
+
+def due(state: State, topics: Iterable[Topic], rules_of: RulesOf, now_ms: int) -> list[Trim]:
+    """The streams whose oldest entries have to go; of each no more than one command may drop."""
+    trims = []
+    objects, by_id = state.streams.objects, state.streams.by_id
+    for topic in topics:
+        rules = rules_of(topic)
+        if rules.retention_ms < 0 and rules.retention_bytes < 0:
+            continue
+        for stream_id in topic.streams:
+            stream = by_id.get(stream_id)
+            if stream is None or (not stream.bases and stream.landed <= stream.start):
+                continue
+            start, all_landed = overdue_landed(stream, state.catalog.landings.get(topic.id), rules, now_ms)
+            # Where rows outlive their records, what has not become a row yet waits for that.
+            waits = TABLE_RETENTION in topic.configs and topic.configs.get(TABLE_ENABLED) != "false"
+            entries = overdue_entries(stream, objects, rules, now_ms) if all_landed and not waits else 0
+            if entries:
+                trims.append(Trim(stream_id, stream.entry(entries - 1).end, entries))
+            elif start > stream.start:
+                trims.append(Trim(stream_id, start, 0))
+    return trims
+
+
+def overdue_landed(stream: Stream, landing: Landing | None, rules: TopicRules, now_ms: int) -> tuple[int, bool]:
+    """Where the log has to start as far as its rows go, and whether none of those are left."""
+    start = stream.start
+    if landing is None or stream.landed <= start:
+        return start, True
+    before_ms = now_ms - rules.retention_ms if rules.retention_ms >= 0 else -1
+    marks = [mark for mark in landing.marks(stream.partition) if mark.end > start]
+    # Of a range that the log start cuts, only the part above it counts.
+    sizes = [mark.size * (mark.end - max(mark.start, start)) // max(mark.end - mark.start, 1) for mark in marks]
+    left = stream.size + sum(sizes)
+    for mark, size in zip(marks, sizes, strict=True):
+        left -= size
+        if mark.time_ms >= before_ms and not 0 <= rules.retention_bytes <= left:
+            return start, False
+        start = mark.end
+    return start, start >= stream.landed
+
+
+def overdue_entries(stream: Stream, objects: dict[int, WalObject], rules: TopicRules, now_ms: int) -> int:
+    """How many of the oldest entries are too old, or are not needed to keep the size that is promised."""
+    refs, size = stream.refs, stream.size
+    before_ms = now_ms - rules.retention_ms if rules.retention_ms >= 0 else -1
+    kept_bytes = rules.retention_bytes
+    for index in range(min(len(stream.bases), ENTRIES_AT_ONCE)):
+        at = index * STRIDE
+        size -= refs[at + 2]
+        if objects[refs[at]].time_ms >= before_ms and not 0 <= kept_bytes <= size:
+            return index
+    return min(len(stream.bases), ENTRIES_AT_ONCE)
+
