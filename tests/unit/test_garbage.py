@@ -17,7 +17,7 @@ def test_what_outlived_one_collection_is_not_looked_at_again() -> None:
     run(
         """
         import gc
-        from lakestream import garbage
+        from lakestream.process import garbage
         garbage.keep_collections_short()
         kept = [[number] for number in range(20 * garbage.YOUNG_OBJECTS)]
         looked_at = len(gc.get_objects(0)) + len(gc.get_objects(1)) + len(gc.get_objects(2))
@@ -30,7 +30,7 @@ def test_a_cycle_that_was_set_aside_goes_with_the_sweep() -> None:
     run(
         """
         import gc, weakref
-        from lakestream import garbage
+        from lakestream.process import garbage
         class Knot: pass
         garbage.keep_collections_short()
         knot = Knot()
@@ -49,7 +49,7 @@ def test_it_is_swept_while_nobody_produces_and_at_last_even_then() -> None:
     said = run(
         """
         import asyncio, logging, sys
-        from lakestream import garbage
+        from lakestream.process import garbage
 
         class Clock:
             now = 0.0

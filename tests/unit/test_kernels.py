@@ -40,7 +40,7 @@ def test_extreme_timestamps_are_told_apart_from_overflow() -> None:
 
 
 PROGRAM = """
-from lakestream import memory
+from lakestream.process import allocator
 from lakestream.model import kernels
 import numba
 
@@ -49,7 +49,7 @@ def resident():
 
 kernels.warm()
 before = resident()
-released = memory.release_compiler_pages()
+released = allocator.release_compiler_pages()
 assert released > 20e6, released
 assert before - resident() > 0.8 * released, (before, resident(), released)
 kernels.warm()

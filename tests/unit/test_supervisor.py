@@ -83,7 +83,7 @@ while not stop.is_set(): stop.wait(0.05)
 
 MAIN = """
 import sys
-from lakestream import logs
+from lakestream.process import logs
 from lakestream.settings import from_json
 from lakestream.supervisor import Programs, serve
 logs.configure("info", "logfmt")
