@@ -47,7 +47,7 @@ $(VENV)/.product: constraints.txt pyproject.toml
 	@$(PIP) install --no-deps --require-hashes -r constraints.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@echo "compiling the kernels (seconds, once)"
-	@$(VENV)/bin/python -c "from lakestream.model import kernels; kernels.warm()"
+	@$(VENV)/bin/python -c "from lakestream.model.kernels import record_loops; record_loops.warm()"
 	@touch $@
 
 $(VENV)/.tests: $(VENV)/.product constraints-dev.txt

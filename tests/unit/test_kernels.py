@@ -41,18 +41,18 @@ def test_extreme_timestamps_are_told_apart_from_overflow() -> None:
 
 PROGRAM = """
 from lakestream.process import allocator
-from lakestream.model import kernels
+from lakestream.model.kernels import record_loops
 import numba
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
-kernels.warm()
+record_loops.warm()
 before = resident()
 released = allocator.release_compiler_pages()
 assert released > 20e6, released
 assert before - resident() > 0.8 * released, (before, resident(), released)
-kernels.warm()
+record_loops.warm()
 assert before - resident() > 0.8 * released, "running the kernels needs no compiler"
 
 @numba.njit
