@@ -15,7 +15,7 @@ from pyiceberg.exceptions import ForbiddenError
 from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.data.tables.foreign.allowed_changes import Refused
 from lakestream.data.tables.foreign.rows import judge_rows
-from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
+from lakestream.data.tables.iceberg.metadata.documents import checked
 from lakestream.pipeline.care.caretaker import Caretaker, Schedule
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
@@ -79,12 +79,12 @@ def test_a_table_does_not_write_into_the_folder_of_another_t13(world: VerifyWorl
     with pytest.raises(ForbiddenError, match="own folder"):
         set_data_path(world, "a", f"{elsewhere}/shared")
     set_data_path(world, "a", f"{world.table('a').location()}/shared")
-    before = parse(world.metadata("a").encode())
+    before = checked(world.metadata("a"))
     update(world, "a", 4)
-    after = parse(world.metadata("a").encode())
-    old, new = (snapshot_of(one, main_of(one)) for one in (before, after))
+    after = checked(world.metadata("a"))
+    old, new = (one.snapshot_fields(one.main_id) for one in (before, after))
     assert new is not None
-    judge_rows(world.store, before["location"], old, new, Random(1))
+    judge_rows(world.store, before.location, old, new, Random(1))
     with pytest.raises(Refused, match="own folder"):
         judge_rows(world.store, elsewhere, old, new, Random(1))
 

@@ -184,7 +184,7 @@ async def test_a_file_that_is_only_said_to_be_removed_is_no_file_of_the_table_T1
     assert base is not None
     after = committer.rewrite(table, base, frozenset([path]), [], now_ms=1, operation="delete").table
     assert path in reachable_from(pipeline.store, after.metadata_location), "the snapshot before needs it"
-    last = TableMetadata.of({**after.metadata.value_all(), "snapshots": after.metadata.value("snapshots")[-1:]})
+    last = TableMetadata({**after.metadata.value_all(), "snapshots": after.metadata.value("snapshots")[-1:]})
     place = f"{after.metadata.location}/metadata/later.metadata.json"
     pipeline.store.put(place, last.encode())
     assert path not in reachable_from(pipeline.store, place)

@@ -15,16 +15,9 @@ from uuid import UUID
 from lakestream.data.tables.foreign.allowed_changes import Refused, ours
 from lakestream.data.tables.foreign.rows import Contents, contents, judge_rows
 from lakestream.data.tables.iceberg.committer import Committer, Stale
-from lakestream.data.tables.iceberg.metadata.documents import (
-    MAIN,
-    ancestors,
-    current_schema,
-    main_of,
-    parse,
-    snapshot_of,
-)
+from lakestream.data.tables.iceberg.metadata.documents import checked, parse_any
 from lakestream.data.tables.iceberg.metadata.schemas import Json
-from lakestream.data.tables.iceberg.metadata.table_metadata import Table
+from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, Table, TableMetadata
 from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Landed, pack_progress
 from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.data.tables.stores.table_store import TableStore
@@ -115,8 +108,8 @@ async def _without_lost_files(tools: Tools, topic: Topic, accept_loss: bool) -> 
 
 def lost_files(store: TableStore, table: Table) -> set[str]:
     """The data and delete files of the current snapshot that are not there. Blocking; raises Missing, Corrupt."""
-    metadata = parse(table.metadata.encode())
-    current = snapshot_of(metadata, main_of(metadata))
+    metadata = checked(table.metadata)
+    current = metadata.snapshot_fields(metadata.main_id)
     if current is None:
         return set()
     live = contents(store, current, {})
@@ -154,8 +147,8 @@ def _newest_readable(tools: Tools, bound: CatalogTable) -> Table:
     for uri in sorted(found, reverse=True):
         try:
             table = tools.committer.load(uri)
-            metadata = parse(table.metadata.encode())
-            current = snapshot_of(metadata, main_of(metadata))
+            metadata = checked(table.metadata)
+            current = metadata.snapshot_fields(metadata.main_id)
             if current is not None:
                 contents(tools.store, current, {})
         except (Missing, Corrupt, Refused):
@@ -249,16 +242,16 @@ class _Elsewhere:
     def _plan(self, landing: Landing, location: str) -> tuple[list[Json], list[str], list[Json]]:
         """The updates, what they do in words, and what they require. Blocking; raises Refused."""
         outside = self._outside
-        good = parse(outside.committer.load(landing.location).metadata.encode())
-        now = parse(outside.store.get(location))
-        if now["table-uuid"] != good["table-uuid"] or now["format-version"] != good["format-version"]:
+        good = checked(outside.committer.load(landing.location).metadata)
+        now = parse_any(outside.store.get(location))
+        if now.uuid != good.uuid or now.value("format-version") != good.value("format-version"):
             raise Refused("it is another table, or of another format version: put the table back that it was")
         updates, told = _form(good, now)
-        if main_of(good) != main_of(now):
+        if good.main_id != now.main_id:
             if self._accept_loss:
                 told.append(self._rows_left(good, now))
             elif _restorable(outside.store, good, now):
-                updates.append(_main_to(main_of(good)))
+                updates.append(_main_to(good.main_id))
                 told.append("the main branch is at the last good snapshot again")
             else:
                 raise Refused(
@@ -266,37 +259,37 @@ class _Elsewhere:
                     + ACCEPT
                 )
         bound = {
-            **ours(good["properties"]),
+            **ours(good.properties),
             TOPIC_ID_PROPERTY: str(UUID(bytes=self._topic.id)),
             PROGRESS_PROPERTY: pack_progress(_landed(self._tools, self._topic)),
         }
-        if ours(now["properties"]) != bound:
+        if ours(now.properties) != bound:
             told.append("the properties of Lakestream are what they were")
         updates.append({"action": "set-properties", "updates": bound})
-        return updates, told, [{"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": main_of(now)}]
+        return updates, told, [{"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": now.main_id}]
 
-    def _rows_left(self, good: Json, now: Json) -> str:
+    def _rows_left(self, good: TableMetadata, now: TableMetadata) -> str:
         """Raises Refused if there are rows that never were records."""
-        after = snapshot_of(now, main_of(now))
+        after = now.snapshot_fields(now.main_id)
         if after is None:
             raise Refused("its main branch is gone: make one, at any snapshot")
-        before = snapshot_of(good, main_of(good))
-        judge_rows(self._outside.store, good["location"], before, after, self._tools.random)
+        before = good.snapshot_fields(good.main_id)
+        judge_rows(self._outside.store, good.location, before, after, self._tools.random)
         return "the rows that are left are what there is"
 
 
-def _form(good: Json, now: Json) -> tuple[list[Json], list[str]]:
+def _form(good: TableMetadata, now: TableMetadata) -> tuple[list[Json], list[str]]:
     """Updates that put the schema and the location back."""
     updates: list[Json] = []
     told: list[str] = []
-    if current_schema(good)["fields"] != current_schema(now)["fields"]:
-        same = [one["schema-id"] for one in now["schemas"] if one["fields"] == current_schema(good)["fields"]]
+    if good.schema["fields"] != now.schema["fields"]:
+        same = [one["schema-id"] for one in now.value("schemas") if one["fields"] == good.schema["fields"]]
         if not same:
             raise Refused("the schema that it had is gone: put the columns back")
         updates.append({"action": "set-current-schema", "schema-id": same[0]})
         told.append("the schema is what it was")
-    if good["location"] != now["location"]:
-        updates.append({"action": "set-location", "location": good["location"]})
+    if good.value("location") != now.value("location"):
+        updates.append({"action": "set-location", "location": good.value("location")})
         told.append("the location is what it was")
     return updates, told
 
@@ -305,18 +298,18 @@ def _main_to(snapshot_id: int | None) -> Json:
     return {"action": "set-snapshot-ref", "ref-name": MAIN, "type": "branch", "snapshot-id": snapshot_id}
 
 
-def _restorable(store: TableStore, good: Json, now: Json) -> bool:
+def _restorable(store: TableStore, good: TableMetadata, now: TableMetadata) -> bool:
     """Whether the last good snapshot can be main again without bringing back what somebody deleted since.
 
     So it is after a plain rollback, and if all that came since is rows that are no records.
     """
-    before, after = main_of(good), main_of(now)
-    kept = snapshot_of(now, before)
+    before, after = good.main_id, now.main_id
+    kept = now.snapshot_fields(before)
     if kept is None:
         return False
-    if after is None or after in ancestors(good, before):
+    if after is None or after in good.ancestor_ids(before):
         return True
-    current = snapshot_of(now, after)
+    current = now.snapshot_fields(after)
     assert current is not None, "a reference has its snapshot"
     had, has = contents(store, kept, {}), contents(store, current, {})
     return _within(had, has)

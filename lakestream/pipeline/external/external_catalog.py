@@ -30,8 +30,7 @@ from lakestream.data.tables.foreign.allowed_changes import Refused
 from lakestream.data.tables.foreign.continuity import Followed, Untold, follow, rewound
 from lakestream.data.tables.foreign.rows import judge_rows
 from lakestream.data.tables.iceberg.committer import Commit, Committer, Stale
-from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
-from lakestream.data.tables.iceberg.metadata.schemas import Json
+from lakestream.data.tables.iceberg.metadata.documents import checked
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
 from lakestream.data.tables.iceberg.other_catalog import Found, OtherCatalog
 from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Range, unpack_progress
@@ -196,20 +195,20 @@ class Outside:
         return self.committer.load(location)
 
     def _judge(self, landing: Landing, table: Table, landed: dict[int, int], own: Commit | None) -> Followed:
-        new = parse(table.metadata.encode())
+        new = checked(table.metadata)
         old = self._last_good(landing, new)
         verdict = follow(old, new, landed)
-        after = snapshot_of(new, main_of(new))
+        after = new.snapshot_fields(new.main_id)
         if verdict.moved and own is None and after is not None:
             judge_rows(
-                self.store, root_of(landing.location), snapshot_of(old, main_of(old)), after, self._random,
+                self.store, root_of(landing.location), old.snapshot_fields(old.main_id), after, self._random,
                 verdict.ranges,
             )  # fmt: skip
         return verdict
 
-    def _last_good(self, landing: Landing, new: Json) -> Json:
+    def _last_good(self, landing: Landing, new: TableMetadata) -> TableMetadata:
         try:
-            return parse(self.committer.load(landing.location).metadata.encode())
+            return checked(self.committer.load(landing.location).metadata)
         except Missing:
             # Catalogs remove metadata files that are old, and we were away for long.
             return rewound(new, landing.snapshot)

@@ -113,7 +113,7 @@ class Purger:
         """The folder that goes whole, if it is the warehouse's and has the uuid, and the files that go one by one."""
         try:
             metadata = self._files.load(purge.location)
-            folder, own = metadata["location"], occupied(purge.location, metadata)
+            folder, own = metadata.location, occupied(purge.location, metadata)
             files = still_reachable(self._store, purge.location, metadata, last=last)
         except (Missing, Corrupt, Rejected):
             folder, files = root_of(purge.location), {canonical(purge.location)}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from lakestream.data.tables.files.file_stats import Digest
 from lakestream.data.tables.foreign.allowed_changes import Refused, judge_form, ours
-from lakestream.data.tables.iceberg.metadata.documents import MAIN, ancestors, main_of, snapshot_of
 from lakestream.data.tables.iceberg.metadata.schemas import Json
+from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, TableMetadata
 from lakestream.data.tables.iceberg.progress import (
     PROGRESS_PROPERTY,
     Range,
@@ -42,7 +42,7 @@ class Followed:
         return [one.range for one in self.untold]
 
 
-def follow(old: Json, new: Json, landed: Mapping[int, int]) -> Followed:
+def follow(old: TableMetadata, new: TableMetadata, landed: Mapping[int, int]) -> Followed:
     """Judge the metadata; `landed` is the state's progress by partition. Raises Refused, or Corrupt."""
     judge_form(old, new)
     if _kept(old) != _kept(new):
@@ -50,55 +50,55 @@ def follow(old: Json, new: Json, landed: Mapping[int, int]) -> Followed:
     since, whole = _since(old, new)
     grown = _grown(new, landed)
     untold = [_accounted(since, whole, one) for one in grown]
-    return Followed(main_of(old) != main_of(new), tuple(untold))
+    return Followed(old.main_id != new.main_id, tuple(untold))
 
 
-def rewound(metadata: Json, snapshot_id: int) -> Json:
+def rewound(metadata: TableMetadata, snapshot_id: int) -> TableMetadata:
     """The table as it was at an earlier snapshot, for want of the metadata file of then. Raises Refused."""
-    if snapshot_of(metadata, snapshot_id) is None:
+    if metadata.snapshot(snapshot_id) is None:
         raise Refused("neither its last metadata file nor its last snapshot is known any more: what came since is not")
-    main = {**metadata["refs"].get(MAIN, {"type": "branch"}), "snapshot-id": snapshot_id}
-    return {**metadata, "refs": {**metadata["refs"], MAIN: main}}
+    main = {**metadata.refs.get(MAIN, {"type": "branch"}), "snapshot-id": snapshot_id}
+    return metadata.replaced({"refs": {**metadata.refs, MAIN: main}})
 
 
-def _kept(metadata: Json) -> dict[str, str]:
-    return {name: value for name, value in ours(metadata["properties"]).items() if name != PROGRESS_PROPERTY}
+def _kept(metadata: TableMetadata) -> dict[str, str]:
+    return {name: value for name, value in ours(metadata.properties).items() if name != PROGRESS_PROPERTY}
 
 
-def _since(old: Json, new: Json) -> tuple[list[Json], bool]:
+def _since(old: TableMetadata, new: TableMetadata) -> tuple[list[Json], bool]:
     """The snapshots of `main` that are new, oldest first, and whether none of them was expired meanwhile (T9)."""
-    before, after = main_of(old), main_of(new)
-    line = ancestors(new, after)
+    before, after = old.main_id, new.main_id
+    line = new.ancestor_ids(after)
     if before == after:
         return [], True
     if after is None:
         raise Refused("it was emptied or replaced: its main branch is gone")
     whole = before in line if before is not None else _first_of_all(old, new, line)
-    base = snapshot_of(old, before)
+    base = None if before is None else old.snapshot(before)
     if not whole and base is not None:
         # Expiry cuts the line, and some take the parent's name along. What is left is younger, or it is another line.
-        expired = snapshot_of(new, before) is None and _sequence(new, line[-1]) > base.get("sequence-number", 0)
+        expired = new.snapshot(base.snapshot_id) is None and _sequence(new, line[-1]) > base.sequence_number
         if not expired:
             raise Refused(f"its main branch was rolled back or replaced: it does not descend from snapshot {before}")
     newer = line[: line.index(before)] if whole and before is not None else line
-    found = [snapshot_of(new, number) for number in reversed(newer)]
+    found = [new.snapshot_fields(number) for number in reversed(newer)]
     return [snapshot for snapshot in found if snapshot is not None], whole
 
 
-def _first_of_all(old: Json, new: Json, line: Sequence[int]) -> bool:
+def _first_of_all(old: TableMetadata, new: TableMetadata, line: Sequence[int]) -> bool:
     """Whether the line of a table that had no snapshots begins with the first that it got."""
-    return _sequence(new, line[-1]) <= int(old.get("last-sequence-number", 0)) + 1
+    return _sequence(new, line[-1]) <= old.last_sequence_number + 1
 
 
-def _sequence(metadata: Json, snapshot_id: int) -> int:
-    snapshot = snapshot_of(metadata, snapshot_id)
+def _sequence(metadata: TableMetadata, snapshot_id: int) -> int:
+    snapshot = metadata.snapshot(snapshot_id)
     assert snapshot is not None, "a line is made of snapshots"
-    return int(snapshot.get("sequence-number", 0))
+    return snapshot.sequence_number
 
 
-def _grown(new: Json, landed: Mapping[int, int]) -> list[Range]:
+def _grown(new: TableMetadata, landed: Mapping[int, int]) -> list[Range]:
     """What the table's progress has beyond the state's. Raises Refused if it is behind (T9)."""
-    text = new["properties"].get(PROGRESS_PROPERTY)
+    text = new.properties.get(PROGRESS_PROPERTY)
     if text is None:
         raise Refused(f"its property {PROGRESS_PROPERTY} is gone")
     progress = {partition: each.end for partition, each in unpack_progress(text).items()}

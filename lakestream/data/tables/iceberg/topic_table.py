@@ -73,7 +73,7 @@ def new_topic_table(
 ) -> TableMetadata:
     """The metadata of an empty table. Members of the first feature level cannot read packed metadata files."""
     schema = topic_schema()
-    return TableMetadata.of(
+    return TableMetadata(
         {
             "format-version": 2,
             "table-uuid": table_uuid,

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
-from lakestream.data.tables.iceberg.metadata.documents import parse, render
+from lakestream.data.tables.iceberg.metadata.documents import parse_any
 from lakestream.data.tables.iceberg.metadata.files import MetadataFiles
 from lakestream.data.tables.iceberg.metadata.view_metadata import parse_view, render_view
 from lakestream.data.tables.stores.table_store import TableStore
@@ -361,11 +361,12 @@ def _loaded(table: Draft, which: str = "all") -> Response:
     """Without settings of the store: DuckDB takes those of a table for credentials, and then no others."""
     metadata = table.metadata
     if which == "refs" or metadata[:1] != b"{":
-        whole = parse(metadata)
+        whole = parse_any(metadata)
         if which == "refs":
-            shown = {ref["snapshot-id"] for ref in whole["refs"].values()}
-            whole["snapshots"] = [s for s in whole["snapshots"] if s["snapshot-id"] in shown]
-        metadata = render(whole)
+            named = {ref["snapshot-id"] for ref in whole.refs.values()}
+            snapshots = [one for one in whole.value("snapshots") if one["snapshot-id"] in named]
+            whole = whole.replaced({"snapshots": snapshots})
+        metadata = whole.encode()
     answer: dict[str, Any] = {"metadata": msgspec.Raw(metadata), "config": {}}
     if not table.location:
         return Response(msgspec.json.encode(answer), media_type="application/json")

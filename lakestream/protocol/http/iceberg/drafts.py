@@ -15,17 +15,13 @@ import msgspec
 
 from lakestream.data.tables.foreign.allowed_changes import Refused, judge_metadata, ours
 from lakestream.data.tables.iceberg.metadata.documents import (
-    MAIN,
-    ancestors,
     check_requirements,
-    main_of,
     new_metadata,
-    parse,
-    render,
-    snapshot_of,
+    parse_any,
 )
 from lakestream.data.tables.iceberg.metadata.files import MetadataFiles
 from lakestream.data.tables.iceberg.metadata.schemas import Invalid, Json
+from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, TableMetadata
 from lakestream.data.tables.iceberg.metadata.updates import apply_updates
 from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY
 from lakestream.data.tables.iceberg.reachable_files import PATHS
@@ -121,20 +117,18 @@ class Drafting:
         )
         self._judge_new(metadata)
         if request.stage_create:
-            return Draft(location="", metadata=render(metadata), change=None)
+            return Draft(location="", metadata=metadata.encode(), change=None)
         return self._made((namespace, request.name), metadata)
 
-    def _made(self, key: TableKey, metadata: Json) -> Draft:
+    def _made(self, key: TableKey, metadata: TableMetadata) -> Draft:
         location, data = self._files.write(metadata, "")
-        return Draft(
-            location=location, metadata=data, change=TableChange(*key, metadata["table-uuid"], "", location)
-        )
+        return Draft(location=location, metadata=data, change=TableChange(*key, metadata.uuid, "", location))
 
-    def _judge_new(self, metadata: Json) -> None:
-        if not _UUID.fullmatch(metadata["table-uuid"]):
-            raise Invalid(f"{metadata['table-uuid']!r} is no uuid")
-        self._judge_own({}, metadata, ())
-        self._places.judge("the location", metadata["location"])
+    def _judge_new(self, metadata: TableMetadata) -> None:
+        if not _UUID.fullmatch(metadata.uuid):
+            raise Invalid(f"{metadata.uuid!r} is no uuid")
+        self._judge_own(None, metadata, ())
+        self._places.judge("the location", metadata.location)
 
     def register(self, key: TableKey, place: str, replaced: CatalogTable | None) -> Draft:
         """A table out of a metadata file that is there already, maybe an earlier one of the table that it replaces."""
@@ -142,29 +136,29 @@ class Drafting:
             raise Invalid(f"{place} is no metadata file in the warehouse {self._warehouse.uri}")
         try:
             data = self._files.read(place)
-            metadata = parse(data)
+            metadata = parse_any(data)
         except (Missing, Corrupt) as error:
             raise Invalid(f"{place} cannot be registered: {error}") from error
-        if not _UUID.fullmatch(metadata["table-uuid"]):
-            raise Invalid(f"{metadata['table-uuid']!r} is no uuid")
+        if not _UUID.fullmatch(metadata.uuid):
+            raise Invalid(f"{metadata.uuid!r} is no uuid")
         self._judge_registered(metadata, place, replaced)
-        return Draft(location=place, metadata=data, change=TableChange(*key, metadata["table-uuid"], "", place))
+        return Draft(location=place, metadata=data, change=TableChange(*key, metadata.uuid, "", place))
 
-    def _judge_registered(self, metadata: Json, place: str, replaced: CatalogTable | None) -> None:
+    def _judge_registered(self, metadata: TableMetadata, place: str, replaced: CatalogTable | None) -> None:
         """The file leads to no folder of another table, and calls no file an earlier version that is none of its own.
 
         Anybody may have written the file, and what it names is deleted one day.
         """
-        location = metadata["location"]
+        location = metadata.location
         own = [root_of(replaced.location)] if replaced is not None else []
         below = (self._warehouse.path_of(location) or "").split("/")
-        kept = below[0] == STREAMS and len(below) == 2 and carries_id(location, metadata["table-uuid"])
+        kept = below[0] == STREAMS and len(below) == 2 and carries_id(location, metadata.uuid)
         self._places.judge("the table's location", location, own, kept)
         self._places.judge("the folder of", place, own, kept and within(location, place))
-        for name, path in _paths(metadata["properties"]):
+        for name, path in _paths(metadata.properties):
             self._places.judge(name, path, [*own, location])
         folders = (location, place.rpartition("/")[0])
-        for version in metadata["metadata-log"]:
+        for version in metadata.value("metadata-log"):
             file = version["metadata-file"]
             if not file.endswith(METADATA_SUFFIX) or not any(path_below(folder, file) for folder in folders):
                 raise Invalid(f"the metadata-log names {file}, which is no metadata file in the table's own folder")
@@ -175,21 +169,22 @@ class Drafting:
         if table is None:
             return self._commit_new(key, request)
         data = self._files.read(table.location)
-        base = parse(data)
+        base = parse_any(data)
         if is_done(base, request.updates):
             return Draft(location=table.location, metadata=data, change=None)
         check_requirements(base, request.requirements)
         if not request.updates:
             return Draft(location=table.location, metadata=data, change=None)
-        now_ms = max(self._clock.wall_ms(), base["last-updated-ms"])
+        now_ms = max(self._clock.wall_ms(), base.value("last-updated-ms"))
         metadata = apply_updates(base, request.updates, now_ms, table.location)
         if table.topic_id:
             self._judge_stream(base, metadata)
         else:
-            self._judge_own(base, metadata, (base["location"], root_of(table.location)))
-            if metadata["location"] != base["location"]:
+            self._judge_own(base, metadata, (base.location, root_of(table.location)))
+            if metadata.location != base.location:
                 self._judge_named(key, metadata)
-        metadata["metadata-log"] = self._own_versions(metadata, (base["location"], root_of(table.location)))
+        versions = self._own_versions(metadata, (base.location, root_of(table.location)))
+        metadata = metadata.replaced({"metadata-log": versions})
         location, data = self._files.write(metadata, table.location)
         change = TableChange(*key, table.uuid, table.location, location)
         return Draft(location=location, metadata=data, change=change, obsolete=self._obsolete(base, metadata))
@@ -206,27 +201,27 @@ class Drafting:
         self._judge_named(key, metadata)
         return self._made(key, metadata)
 
-    def _judge_named(self, key: TableKey, metadata: Json) -> None:
+    def _judge_named(self, key: TableKey, metadata: TableMetadata) -> None:
         """A folder with the table's uuid in its name goes whole with the table, so it holds no files of others.
 
         Clients may choose both the uuid and the place. Where the catalog itself would put the table, files may be
         there already: those that a client wrote before it commits a staged table.
         """
-        location, uuid = metadata["location"], metadata["table-uuid"]
+        location, uuid = metadata.location, metadata.uuid
         if not carries_id(location, uuid) or canonical(location) == canonical(self._warehouse.place_for(*key, uuid)):
             return
         if self._store.list(f"{location.rstrip('/')}/"):
             raise Invalid(f"the location {location} has files already, and would be the table's own by its uuid")
 
-    def _judge_stream(self, base: Json, metadata: Json) -> None:
+    def _judge_stream(self, base: TableMetadata, metadata: TableMetadata) -> None:
         """T13."""
-        for name, place in self._new_paths(base["properties"], metadata["properties"]):
-            if path_below(base["location"], f"{place}/files") is None:
+        for name, place in self._new_paths(base.properties, metadata.properties):
+            if path_below(base.location, f"{place}/files") is None:
                 raise Refused(f"a stream's table has all its files in its own folder, and {name} {place} is not there")
         moved = judge_metadata(base, metadata)
-        known = {snapshot["snapshot-id"] for snapshot in base["snapshots"]}
-        head = main_of(metadata) if moved else None
-        aside = [one for one in metadata["snapshots"] if one["snapshot-id"] not in known | {head}]
+        known = {snapshot["snapshot-id"] for snapshot in base.value("snapshots")}
+        head = metadata.main_id if moved else None
+        aside = [one for one in metadata.value("snapshots") if one["snapshot-id"] not in known | {head}]
         if not moved and not aside:
             return
         # Arrow is loaded only when somebody else commits to a stream.
@@ -234,54 +229,54 @@ class Drafting:
 
         try:
             for snapshot in aside:
-                judge_aside(self._store, base["location"], snapshot)
+                judge_aside(self._store, base.location, snapshot)
             if moved:
-                after = snapshot_of(metadata, head)
+                after = metadata.snapshot_fields(head)
                 assert after is not None, "a reference has its snapshot"
-                judge_rows(self._store, base["location"], snapshot_of(base, main_of(base)), after, self._random)
+                judge_rows(self._store, base.location, base.snapshot_fields(base.main_id), after, self._random)
         except (Missing, Corrupt) as error:
             raise Refused(f"the commit's files cannot be read: {error}") from error
 
-    def _judge_own(self, base: Json, metadata: Json, own: Collection[str]) -> None:
+    def _judge_own(self, base: TableMetadata | None, metadata: TableMetadata, own: Collection[str]) -> None:
         """A user's own table: anything, but in places that are its own, which it has or which are free.
 
         It may well be a topic's of another cluster, which then writes the properties that such a table has.
         """
-        before: Mapping[str, str] = base.get("properties", {})
-        if _reserved(metadata["properties"]) != _reserved(before):
+        before: Mapping[str, str] = {} if base is None else base.properties
+        if _reserved(metadata.properties) != _reserved(before):
             raise Invalid("properties that begin with lakestream. are written by Lakestream only")
-        for name, place in self._new_paths(before, metadata["properties"]):
-            self._places.judge(name, place, [*own, metadata["location"]])
-        if base and metadata["location"] != base["location"]:
+        for name, place in self._new_paths(before, metadata.properties):
+            self._places.judge(name, place, [*own, metadata.location])
+        if base is not None and metadata.location != base.location:
             # Its files would stay where they are, and a table that somebody makes there would have them for its own.
-            if base.get("snapshots"):
+            if base.snapshots:
                 raise Invalid("a table that has snapshots keeps its location")
-            self._places.judge("the location", metadata["location"], own)
+            self._places.judge("the location", metadata.location, own)
 
     def _new_paths(self, before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, str]]:
         """Places to write to that a commit names, by property."""
         return [(name, place) for name, place in _paths(after) if place != before.get(name)]
 
-    def _own_versions(self, metadata: Json, own: Collection[str]) -> list[Json]:
+    def _own_versions(self, metadata: TableMetadata, own: Collection[str]) -> list[Json]:
         """The metadata-log without what is not the table's: who follows it, to delete say, finds nobody else's files.
 
         Files from where the table lay before it was moved stay in the log, unless another table lies there now.
         """
 
         def is_own(file: str) -> bool:
-            if is_own_version(metadata["location"], file):
+            if is_own_version(metadata.location, file):
                 return True
             return file.endswith(METADATA_SUFFIX) and self._places.problem("", file, own) == ""
 
-        return [entry for entry in metadata["metadata-log"] if is_own(entry["metadata-file"])]
+        return [entry for entry in metadata.value("metadata-log") if is_own(entry["metadata-file"])]
 
-    def _obsolete(self, base: Json, metadata: Json) -> tuple[str, ...]:
+    def _obsolete(self, base: TableMetadata, metadata: TableMetadata) -> tuple[str, ...]:
         """Metadata files that the table lets go: of its own only, whatever its metadata-log says."""
-        if metadata["properties"].get(CLEAN_UP, "").lower() != "true":
+        if metadata.properties.get(CLEAN_UP, "").lower() != "true":
             return ()
-        kept = {entry["metadata-file"] for entry in metadata["metadata-log"]}
-        dropped = [entry["metadata-file"] for entry in base["metadata-log"]]
-        return tuple(place for place in dropped if place not in kept and is_own_version(base["location"], place))
+        kept = {entry["metadata-file"] for entry in metadata.value("metadata-log")}
+        dropped = [entry["metadata-file"] for entry in base.value("metadata-log")]
+        return tuple(place for place in dropped if place not in kept and is_own_version(base.location, place))
 
 
 def _paths(properties: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -292,18 +287,18 @@ def _reserved(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in ours(properties).items() if name not in _OF_TOPICS}
 
 
-def is_done(metadata: Json, updates: list[dict[str, Any]]) -> bool:
+def is_done(metadata: TableMetadata, updates: list[dict[str, Any]]) -> bool:
     """Whether this very commit was made before: its answer was lost, and the client asks again (T17)."""
     snapshots = [update.get("snapshot") for update in updates if update.get("action") == "add-snapshot"]
     if not snapshots:
         return False
     named = [update.get("ref-name") for update in updates if update.get("action") == "set-snapshot-ref"] or [MAIN]
-    heads = [ref["snapshot-id"] for name, ref in metadata["refs"].items() if name in named]
-    there = [one for head in heads for one in ancestors(metadata, head)]
+    heads = [ref["snapshot-id"] for name, ref in metadata.refs.items() if name in named]
+    there = [one for head in heads for one in metadata.ancestor_ids(head)]
     for snapshot in snapshots:
         if not isinstance(snapshot, dict) or snapshot.get("snapshot-id") not in there:
             return False
-        found = snapshot_of(metadata, snapshot["snapshot-id"])
+        found = metadata.snapshot_fields(snapshot["snapshot-id"])
         if found is None or found.get("manifest-list") != snapshot.get("manifest-list"):
             return False
     return True

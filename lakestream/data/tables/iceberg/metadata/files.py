@@ -11,9 +11,9 @@ from random import Random
 from threading import Lock
 from uuid import UUID
 
-from lakestream.data.tables.iceberg.metadata.documents import parse, render
+from lakestream.data.tables.iceberg.metadata.documents import parse_any
 from lakestream.data.tables.iceberg.metadata.names import METADATA_BYTES_MAX, metadata_ending, packed, unpacked
-from lakestream.data.tables.iceberg.metadata.schemas import Json
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, LakestreamError, Retry, Unknown
 
@@ -55,13 +55,13 @@ class MetadataFiles:
             self._store.read(location, [(0, 1)])
         return self.read(location)
 
-    def load(self, location: str) -> Json:
-        return parse(self.read(location))
+    def load(self, location: str) -> TableMetadata:
+        return parse_any(self.read(location))
 
-    def write(self, metadata: Json, previous: str) -> tuple[str, bytes]:
-        """A new file beside the others: where it is, and its JSON. Raises Retry if it failed; nobody refers to it."""
-        folder, number = f"{metadata['location']}/metadata", len(metadata["metadata-log"])
-        return self.place(folder, previous, render(metadata), number, metadata["properties"])
+    def write(self, metadata: TableMetadata, previous: str) -> tuple[str, bytes]:
+        """Writes a new metadata file; returns its location and its JSON. Raises Retry if the file was not written."""
+        folder, number = f"{metadata.location}/metadata", len(metadata.value("metadata-log"))
+        return self.place(folder, previous, metadata.encode(), number, metadata.properties)
 
     def place(
         self, folder: str, previous: str, data: bytes, version: int = 0, properties: Mapping[str, str] | None = None
