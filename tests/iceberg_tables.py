@@ -17,6 +17,7 @@ from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
+    pyarrow_to_schema,
 )
 from pyiceberg.manifest import (
     DataFile,
@@ -46,6 +47,11 @@ from lakestream.data.tables.stores.table_store import FolderTableStore
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
 TABLE_UUID = "8a3b4c5d-0000-4000-8000-000000000001"
+
+
+def iceberg_schema() -> Schema:
+    """The schema of a stream's table, as PyIceberg makes it from the Arrow schema and its field ids."""
+    return pyarrow_to_schema(ARROW_SCHEMA)
 
 
 def make_rows(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.data.tables.files.stream_columns import KEY_ID
+from lakestream.data.tables.files.column_ids import KEY_ID
 from lakestream.data.tables.iceberg.live_files import live_files
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table

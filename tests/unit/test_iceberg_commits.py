@@ -9,13 +9,12 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 
-from lakestream.data.tables.files.stream_columns import iceberg_schema
 from lakestream.data.tables.iceberg.committer import Committer, Stale
 from lakestream.data.tables.iceberg.manifests.files import read_manifest_list
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
 from lakestream.data.tables.iceberg.progress import Landed, Range, unpack_progress, unpack_ranges
 from lakestream.errors import Missing
-from tests.iceberg_tables import NOW_MS, TOPIC_ID, Lake, OtherEngine, reachable, stored
+from tests.iceberg_tables import NOW_MS, TOPIC_ID, Lake, OtherEngine, iceberg_schema, reachable, stored
 
 HOUR_MS = 3_600_000
 

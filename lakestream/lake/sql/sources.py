@@ -20,8 +20,8 @@ from pyarrow import fs
 from lakestream.data.tables.files.decode import STAMPED, WalSlice, decode_pieces
 from lakestream.data.tables.files.runs import FIRST, LAST, MAX_TIMESTAMP, PARTITION
 from lakestream.data.tables.files.slices import Slice
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
-from lakestream.data.tables.reading.added_columns import added_columns, whole_schema, with_nulls
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
+from lakestream.data.tables.reading.added_columns import added_columns, with_nulls
 from lakestream.data.tables.reading.footers import read_footer, read_group
 from lakestream.data.tables.reading.index import FILE, IndexedFile, TableView
 from lakestream.data.tables.reading.position_deletes import parse_deletes, within
@@ -86,7 +86,7 @@ def topic_parts(stores: Stores, tail: TopicTail, faults: Faults) -> list[Part]:
     store = stores.table
     view = _view(store, tail) if tail.metadata_location else TableView()
     added = added_columns(view.table.metadata) if view.table is not None else []
-    schema = whole_schema(added)
+    schema = RAW_COLUMNS.with_added(added)
     slow = [file for file in view.files.values() if _touching(view, file)] if view.deletes else []
     clean = [file for file in view.files.values() if file not in slow] if slow else list(view.files.values())
     # The first part gives its types to the columns, also where others have nothing of them.
@@ -174,13 +174,13 @@ def _dataset(
 
 def _known_of(span: Span) -> Any:
     """What holds for every row of a file, so that it need not be opened if a filter says otherwise."""
-    partition, offset, time = (ds.field(name) for name in ARROW_SCHEMA.names[:3])
+    partition, offset, time = (ds.field(name) for name in RAW_COLUMNS.schema.names[:3])
     lowest, highest = (pa.scalar(_int32(bound), pa.int32()) for bound in span.partitions)
     known = (partition >= lowest) & (partition <= highest)
     known &= (offset >= span.offsets[0]) & (offset <= span.offsets[1])
     if span.latest_ms is not None and abs(span.latest_ms) < TIMESTAMP_MAX_MS:
         # Another engine may have written microseconds, which the index cuts off.
-        end = pa.scalar((span.latest_ms + 1) * 1000, ARROW_SCHEMA.field("stream_timestamp").type)
+        end = pa.scalar((span.latest_ms + 1) * 1000, RAW_COLUMNS.schema.field("stream_timestamp").type)
         known &= (time < end) | time.is_null()
     return known
 

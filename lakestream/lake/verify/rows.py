@@ -13,14 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestream.data.tables.files.arrow_view import row_hashes
-from lakestream.data.tables.files.stream_columns import (
-    ARROW_SCHEMA,
-    NAMES,
-    OFFSET_ID,
-    PARTITION_ID,
-    TIMESTAMP_ID,
-    conform,
-)
+from lakestream.data.tables.files.column_ids import OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.reading.footers import Footer, read_footer, read_group
 from lakestream.data.tables.reading.position_deletes import parse_deletes, within
 from lakestream.data.tables.stores.lru import Lru
@@ -97,7 +91,7 @@ class RowReader:
             # With a buffer the pages of a column come one after the other, and not the whole column at once.
             file = pq.ParquetFile(source, metadata=footer.metadata, pre_buffer=False, buffer_size=PAGE_BYTES)
             for part in file.iter_batches(rows, row_groups=[group], use_threads=False):
-                yield from conform(pa.Table.from_batches([part])).to_batches()
+                yield from RAW_COLUMNS.conform(pa.Table.from_batches([part])).to_batches()
         except (pa.ArrowException, OSError) as error:
             raise faults.first or Corrupt(f"row group {group} of {footer.path} cannot be read: {error}") from error
 
@@ -119,7 +113,7 @@ def row_at(reader: RowReader, file: PlannedFile, partition: int, offset: int) ->
             found.append(rows.filter(pa.array(mask)))
 
     reader.read(file.path, file.size, file.deletes, take)
-    return pa.Table.from_batches(found, schema=ARROW_SCHEMA)
+    return pa.Table.from_batches(found, schema=RAW_COLUMNS.schema)
 
 
 def into(ledger: Ledger, tag: int) -> Callable[[pa.RecordBatch], None]:
@@ -171,18 +165,17 @@ def wrong_bounds(planned: PlannedFile, extremes: Extremes) -> list[str]:
             low = least if lower is None else struct.unpack(_FORMATS[number], lower)[0]
             high = greatest if upper is None else struct.unpack(_FORMATS[number], upper)[0]
         except struct.error:
-            wrong.append(f"the bounds of {NAMES[number]} in the manifest are no bounds")
+            wrong.append(f"the bounds of {RAW_COLUMNS.names[number]} in the manifest are no bounds")
             continue
         if least < low or greatest > high:
-            wrong.append(
-                f"{NAMES[number]} goes from {least} to {greatest} in the file, from {low} to {high} in its manifest"
-            )
+            name = RAW_COLUMNS.names[number]
+            wrong.append(f"{name} goes from {least} to {greatest} in the file, from {low} to {high} in its manifest")
     return wrong
 
 
 def _widen(extremes: Extremes, rows: pa.RecordBatch) -> None:
     for number in _FORMATS:
-        column = rows.column(NAMES[number])
+        column = rows.column(RAW_COLUMNS.names[number])
         found = pc.min_max(column.view(pa.int64()) if number == TIMESTAMP_ID else column)
         if found["min"].is_valid:
             least, greatest = found["min"].as_py(), found["max"].as_py()

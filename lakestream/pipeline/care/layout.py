@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lakestream.data.tables.files.stream_columns import NAMES
-from lakestream.data.tables.foreign.allowed_changes import STREAM_COLUMNS
+from lakestream.data.tables.files.column_ids import STREAM_COLUMN_IDS
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.reading.sort_orders import SortKey, can_transform, users_order
 from lakestream.pipeline.care.plan import Target
@@ -49,9 +49,9 @@ def _spec_problem(fields: Iterable[SpecField], scattered: bool) -> str:
 def users_spec(metadata: TableMetadata) -> tuple[int, list[SpecField]] | None:
     """The partition spec that a user has set, if its fields are made of the stream's columns (T19)."""
     spec = metadata.specs[metadata.value("default-spec-id")]
-    columns = {field["id"]: field for field in metadata.schema["fields"] if field["id"] in STREAM_COLUMNS}
+    columns = {field["id"]: field for field in metadata.schema["fields"] if field["id"] in STREAM_COLUMN_IDS}
     fields = [
-        SpecField(one["name"], one["transform"], NAMES[one["source-id"]], columns[one["source-id"]]["type"])
+        SpecField(one["name"], one["transform"], RAW_COLUMNS.names[one["source-id"]], columns[one["source-id"]]["type"])
         for one in spec["fields"]
         if one["source-id"] in columns and one["transform"] != "void"
     ]

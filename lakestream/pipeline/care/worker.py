@@ -16,7 +16,8 @@ from lakestream.data.tables.conditions.condition import BadCondition, RowConditi
 from lakestream.data.tables.conditions.process import ConditionHung, ConditionProcess
 from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.files.file_stats import Digest, FileStats
-from lakestream.data.tables.files.parquet import FileWriter, row_sizes, stream_columns
+from lakestream.data.tables.files.parquet import FileWriter, row_sizes
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.reading.care_rows import RowSource, SortedRows
 from lakestream.data.tables.reading.sort_orders import in_order, transformed
 from lakestream.data.tables.stores.table_store import TableStore
@@ -200,7 +201,7 @@ class Output:
         rows = pa.concat_batches(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
         ordered = in_order(rows, self._task.order)
-        if digest_rows(stream_columns(ordered)) != digest_rows(stream_columns(rows)):
+        if digest_rows(RAW_COLUMNS.select(ordered)) != digest_rows(RAW_COLUMNS.select(rows)):
             raise Corrupt("sorting rows has changed them")
         self._write(self._partition, ordered)
         self._close()
@@ -264,7 +265,7 @@ def filtered(store: TableStore, task: CareTask, attempt: int, condition: RowCond
 
 
 def _going(rows: pa.RecordBatch, condition: RowCondition | None, keep_from: dict[int, int]) -> "Mask":
-    plain = stream_columns(rows)
+    plain = RAW_COLUMNS.select(rows)
     if condition is not None:
         return condition.holds(pa.Table.from_batches([plain]))
     partitions, offsets = plain.column(0).to_numpy(), plain.column(1).to_numpy()
@@ -296,7 +297,7 @@ class Tally:
     def add(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
-        plain = stream_columns(rows)
+        plain = RAW_COLUMNS.select(rows)
         for partition, one in digest_rows(plain).items():
             self._digests[partition] = self._digests.get(partition, Digest()) + one
         partitions, offsets = plain.column(0).to_numpy(), plain.column(1).to_numpy()

@@ -44,8 +44,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
-from lakestream.data.tables.reading.added_columns import whole_schema
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.reading.scan import Piece, columns_of, offset_at, pieces, read
 from lakestream.data.tables.reading.tail import PartitionBounds, TopicTail, fetch_tail
 from lakestream.errors import LakestreamError
@@ -167,9 +166,9 @@ class Lakestream(DataSource):
     def schema(self) -> StructType:
         """The columns of the stream, and those that somebody has added to the table so far."""
         asked = Asked.parse(self.options)
-        fields = whole_schema(columns_of(asked.tail()))
+        fields = RAW_COLUMNS.with_added(columns_of(asked.tail()))
         # Headers are a column of ours, whose parts are always there.
-        ours = ARROW_SCHEMA.names
+        ours = RAW_COLUMNS.schema.names
         told = [one if one.name in ours else one.with_type(for_spark(one.type)) for one in fields]
         return from_arrow_schema(pa.schema(told))
 
@@ -212,7 +211,7 @@ def _inner(field: pa.Field) -> pa.Field:
 
 
 def _wants_added(schema: pa.Schema) -> bool:
-    return not set(schema.names) <= set(ARROW_SCHEMA.names)
+    return not set(schema.names) <= set(RAW_COLUMNS.schema.names)
 
 
 def _columns(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakestream.data.tables.files.column_ids import OFFSET_ID, PARTITION_ID
 from lakestream.data.tables.files.file_stats import int_bound, long_bound
-from lakestream.data.tables.files.stream_columns import OFFSET_ID, PARTITION_ID
 from lakestream.data.tables.iceberg.manifests.files import (
     ADDED,
     DATA,

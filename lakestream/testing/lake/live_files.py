@@ -7,7 +7,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestream.data.tables.files.stream_columns import conform
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.iceberg.manifests.files import DATA, read_manifest, read_manifest_list
 from lakestream.data.tables.iceberg.metadata.table_metadata import SnapshotHead, TableMetadata
 from lakestream.data.tables.stores.table_store import TableStore
@@ -35,7 +35,7 @@ class LiveFile:
 
 
 def read_rows(data: bytes) -> Rows:
-    return conform(pq.read_table(pa.BufferReader(data), use_threads=False)).combine_chunks()
+    return RAW_COLUMNS.conform(pq.read_table(pa.BufferReader(data), use_threads=False)).combine_chunks()
 
 
 def positions(data: bytes) -> dict[str, set[int]]:

@@ -41,7 +41,7 @@ def _serve(incoming: IO[bytes], outgoing: IO[bytes], check_s: float, rows_s: flo
     import pyarrow as pa
 
     from lakestream.data.tables.conditions.condition import BadCondition, Condition
-    from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+    from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 
     where = read_frame(incoming)
     if where is None:
@@ -49,12 +49,12 @@ def _serve(incoming: IO[bytes], outgoing: IO[bytes], check_s: float, rows_s: flo
     # Whatever threads Arrow and DuckDB have are there before memory is short.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    Condition("true").holds(ARROW_SCHEMA.empty_table())
+    Condition("true").holds(RAW_COLUMNS.schema.empty_table())
     _limit_memory(0)
     _arm(check_s)
     try:
         condition = Condition(where.decode())
-        condition.holds(ARROW_SCHEMA.empty_table())
+        condition.holds(RAW_COLUMNS.schema.empty_table())
     except (BadCondition, UnicodeDecodeError) as error:
         _answer(outgoing, NO, str(error).encode())
         return

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakestream.data.tables.conditions.rules import KNOWN_FUNCTIONS, condition_problem
 from lakestream.data.tables.conditions.sql_macros import MACROS
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 
 if TYPE_CHECKING:
     import duckdb
@@ -85,7 +85,7 @@ class Condition:
             known = {name for (name,) in self._connection.execute(KNOWN_FUNCTIONS).fetchall()}
             if problem := condition_problem(json.loads(tree), known, _OWN_MACROS):
                 raise BadCondition(problem)
-            self._connection.register("stream_rows", ARROW_SCHEMA.empty_table())
+            self._connection.register("stream_rows", RAW_COLUMNS.schema.empty_table())
             self._connection.execute(query)
         except self._error as error:
             raise BadCondition(_first_line(error)) from None
@@ -122,7 +122,7 @@ def check_condition(where: str) -> str:
     """Why this is no condition over a topic's rows, or nothing. For conditions that are trusted."""
     try:
         condition = Condition(where)
-        condition.holds(ARROW_SCHEMA.empty_table())
+        condition.holds(RAW_COLUMNS.schema.empty_table())
         condition.close()
     except BadCondition as error:
         return str(error)

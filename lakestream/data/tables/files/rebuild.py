@@ -7,7 +7,7 @@ import pyarrow as pa
 from fastcrc import crc32
 
 from lakestream.data.tables.files.arrow_view import view_of
-from lakestream.data.tables.files.stream_columns import conform
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.errors import Corrupt
 from lakestream.model.batches import header
 from lakestream.model.batches.compression import compress
@@ -34,7 +34,7 @@ def rebuild(
     Offsets without rows are covered by control batches (L31); no batch has a producer (L32). Rows in another order are
     sorted first. Raises Corrupt if an offset has two rows, or lies outside what is asked for.
     """
-    rows = in_order(conform(rows))
+    rows = in_order(RAW_COLUMNS.conform(rows))
     if not rows.num_rows:
         batches, begin, stop = [pa.RecordBatch.from_pylist([], schema=rows.schema)], first or 0, end or 0
     else:

@@ -6,13 +6,11 @@ from where it is. Then, if `main` moves, the rows: rows.py.
 
 from collections.abc import Mapping
 
+from lakestream.data.tables.files.column_ids import STREAM_COLUMN_IDS
 from lakestream.data.tables.iceberg.metadata.documents import Conflict
 from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, TableMetadata
 from lakestream.model.catalog.names import RESERVED_PREFIX
-
-STREAM_COLUMNS = frozenset(range(1, 9))
-"""The field ids of the columns that make a row a record (T1)."""
 
 
 class Refused(Exception):
@@ -45,11 +43,11 @@ def ours(properties: Mapping[str, str]) -> dict[str, str]:
 
 def _judge_columns(old: TableMetadata, new: TableMetadata) -> None:
     before, after = _by_id(old.schema), _by_id(new.schema)
-    for number in sorted(STREAM_COLUMNS & before.keys()):
+    for number in sorted(STREAM_COLUMN_IDS & before.keys()):
         column, now = before[number], after.get(number)
         if now is None or any(column[name] != now[name] for name in ("name", "type", "required")):
             raise Refused(f"the column {column['name']} holds a part of every record: it stays as it is")
-    for number in sorted(after.keys() - STREAM_COLUMNS):
+    for number in sorted(after.keys() - STREAM_COLUMN_IDS):
         if after[number]["required"] and not before.get(number, {}).get("required"):
             raise Refused(f"the column {after[number]['name']} has to be optional: records do not bring it")
     identifiers = [sorted(one.schema.get("identifier-field-ids") or []) for one in (old, new)]

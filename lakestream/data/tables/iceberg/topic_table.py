@@ -108,9 +108,9 @@ def new_topic_table(
 
 def topic_schema() -> dict[str, Any]:
     """The stream columns and the value, as Iceberg's metadata says them."""
-    from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+    from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 
-    return {"type": "struct", "fields": [_column(field) for field in ARROW_SCHEMA]}
+    return {"type": "struct", "fields": [_column(field) for field in RAW_COLUMNS.schema]}
 
 
 def _column(field: Any) -> dict[str, Any]:

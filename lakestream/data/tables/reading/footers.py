@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestream.data.tables.files.arrow_view import produced_timestamps
+from lakestream.data.tables.files.column_ids import OFFSET_ID, ORIGINAL_ID, PARTITION_ID, TIMESTAMP_ID
 from lakestream.data.tables.files.parquet import (
     FOOTER_GUESS_BYTES,
     footer_bytes,
@@ -20,7 +21,7 @@ from lakestream.data.tables.files.parquet import (
     row_group_range,
 )
 from lakestream.data.tables.files.runs import run_matrix, runs_of_rows
-from lakestream.data.tables.files.stream_columns import NAMES, OFFSET_ID, ORIGINAL_ID, PARTITION_ID, TIMESTAMP_ID
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.reading.added_columns import shaped
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt
@@ -100,7 +101,7 @@ def _runs_in_group(store: TableStore, footer: Footer, group: int) -> "RunMatrix"
 
 def _leaf_columns(metadata: Any) -> dict[int, int]:
     """The Parquet columns of the stream columns, by field id; by name in files without ids."""
-    ids = {name: field_id for field_id, name in NAMES.items()}
+    ids = {name: field_id for field_id, name in RAW_COLUMNS.names.items()}
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     found: dict[int, int] = {}
     for field in metadata.schema.to_arrow_schema():
@@ -108,7 +109,8 @@ def _leaf_columns(metadata: Any) -> dict[int, int]:
         field_id = ids.get(field.name) if stored is None else int(stored)
         if field_id is not None and field.name in places:
             found[field_id] = places[field.name]
-    missing = [NAMES[each] for each in (PARTITION_ID, OFFSET_ID, TIMESTAMP_ID, ORIGINAL_ID) if each not in found]
+    needed = (PARTITION_ID, OFFSET_ID, TIMESTAMP_ID, ORIGINAL_ID)
+    missing = [RAW_COLUMNS.names[each] for each in needed if each not in found]
     if missing:
         raise Corrupt(f"a file of the table has no column {', '.join(missing)}")
     return found

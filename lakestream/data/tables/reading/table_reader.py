@@ -18,9 +18,8 @@ import pyarrow as pa
 from lakestream.data.tables.files.arrow_view import produced_timestamps
 from lakestream.data.tables.files.parquet import row_sizes
 from lakestream.data.tables.files.runs import FIRST, MAX_TIMESTAMP
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
-from lakestream.data.tables.reading.added_columns import whole_schema
 from lakestream.data.tables.reading.footers import Footer, read_footer, read_group, runs_in_file
 from lakestream.data.tables.reading.index import IndexedFile, TableView, latest_first
 from lakestream.data.tables.reading.position_deletes import parse_deletes, within
@@ -129,7 +128,7 @@ class TableReader:
     ) -> None:  # fmt: skip
         self._store = store
         self._added = added
-        self._schema = whole_schema(added)
+        self._schema = RAW_COLUMNS.with_added(added)
         self._files = files
         self._caches = caches
         self._current = current
@@ -340,7 +339,7 @@ def _fitting(
     """
     some = [rows for rows in found if rows.num_rows]
     if not some:
-        return pa.RecordBatch.from_pylist([], schema=ARROW_SCHEMA), 0, True
+        return pa.RecordBatch.from_pylist([], schema=RAW_COLUMNS.schema), 0, True
     offsets = np.concatenate([rows.column(1).to_numpy() for rows in some])
     sizes = np.concatenate([row_sizes(rows) for rows in some])
     steps = np.diff(offsets)
