@@ -160,7 +160,7 @@ def _snapshot(number: int) -> dict[str, Any]:
         "sequence-number": 1 + number,
         "timestamp-ms": NOW_MS + number,
         "manifest-list": f"{FOLDER}/metadata/snap-{1000 + number}-1.avro",
-        "summary": {"operation": "append", "lakestream.ranges": f"0:{number}:{number + 1}", "total-records": str(number)},
+        "summary": {"operation": "append", "lakestream.ranges": f"0:{number}:{number + 1}"},
         "schema-id": 0,
         **({"parent-snapshot-id": 999 + number} if number else {}),
     }
@@ -177,7 +177,9 @@ def _committed_by_them(metadata: Any, number: int) -> bytes:
     from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, update_table_metadata
 
     snapshot = Snapshot.model_validate(_snapshot(number))
-    head = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=snapshot.snapshot_id)
+    head = SetSnapshotRefUpdate.model_validate(
+        {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot.snapshot_id}
+    )
     after = update_table_metadata(metadata, (AddSnapshotUpdate(snapshot=snapshot), head))
     return after.model_dump_json(by_alias=True).encode()
 

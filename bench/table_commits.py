@@ -91,7 +91,7 @@ class Committing:
         self._small: list[str] = []
         self._store = store
         self._committer = committer
-        self._table = _create(committer, store, name)
+        self._table = create_table(committer, store, name)
         self._number = 0
 
     def commit(self) -> float:
@@ -100,7 +100,7 @@ class Committing:
         self._number += 1
         ranges = [Range(partition, 100 * number, 100 * number + 100) for partition in range(PARTITIONS)]
         cells = [(each.partition, each.start, each.end) for each in ranges]
-        file = _file(self._store, self._table, number, cells, 100)
+        file = data_file(self._store, self._table, number, cells, 100)
         started = time.perf_counter()
         table = self._committer.load(self._table.metadata_location)
         commit = self._committer.append(table, [file], ranges, now_ms=NOW_MS + number * ROUND_MS)
@@ -116,7 +116,7 @@ class Committing:
         """The last files as one; the time that this takes is not a landing's."""
         last = self._number
         cells = [(partition, 100 * (last - REWRITTEN), 100 * last) for partition in range(PARTITIONS)]
-        merged = _file(self._store, self._table, 100_000 + last, cells, 100)
+        merged = data_file(self._store, self._table, 100_000 + last, cells, 100)
         base = self._table.metadata.current_snapshot_id
         assert base is not None
         commit = self._committer.rewrite(
@@ -131,12 +131,12 @@ def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> t
     """Milliseconds of fetches at random offsets of random partitions, and of the first load of the index."""
     store = FolderTableStore(folder)
     committer = Committer(store, random.Random(1))
-    table = _create(committer, store, "fetched")
+    table = create_table(committer, store, "fetched")
     rows = 8000
     files = int(gigabytes * 2**30 / (rows * PARTITIONS * value_bytes)) + 1
     for number in range(files):
         ranges = [(partition, rows * number, rows * number + rows) for partition in range(PARTITIONS)]
-        file = _file(store, table, number, ranges, value_bytes)
+        file = data_file(store, table, number, ranges, value_bytes)
         landed = [Range(*each) for each in ranges]
         table = committer.append(table, [file], landed, now_ms=NOW_MS + number * ROUND_MS).table
     committer.close()
@@ -160,7 +160,7 @@ def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> t
     return spent, loading
 
 
-def _create(committer: Committer, store: FolderTableStore, name: str) -> Table:
+def create_table(committer: Committer, store: FolderTableStore, name: str) -> Table:
     location = f"{store.root}/streams/{name}"
     return committer.create(
         new_topic_table(
@@ -169,7 +169,7 @@ def _create(committer: Committer, store: FolderTableStore, name: str) -> Table:
     )
 
 
-def _file(
+def data_file(
     store: FolderTableStore, table: Table, number: int, ranges: list[tuple[int, int, int]], value_bytes: int
 ) -> NewFile:
     """One round's file: a quarter of each value is noise, as in the yardsticks."""
@@ -178,14 +178,14 @@ def _file(
     writer = FileWriter(sink)
     noise = np.random.default_rng(number)
     for partition, start, end in ranges:
-        writer.add(_rows(noise, partition, start, end, value_bytes))
+        writer.add(stream_rows(noise, partition, start, end, value_bytes))
     stats = writer.finish(uri)
     data = sink.getvalue().to_pybytes()
     store.put(uri, data)
     return NewFile(stats=replace(stats, bytes=len(data)), sort_order_id=STREAM_ORDER)
 
 
-def _rows(noise: np.random.Generator, partition: int, start: int, end: int, value_bytes: int) -> pa.RecordBatch:
+def stream_rows(noise: np.random.Generator, partition: int, start: int, end: int, value_bytes: int) -> pa.RecordBatch:
     count = end - start
     values = np.full((count, value_bytes), ord("x"), np.uint8)
     values[:, : value_bytes // 4] = noise.integers(0, 256, (count, value_bytes // 4), np.uint8)

