@@ -30,7 +30,7 @@ from lakestream.data.tables.iceberg.snapshot_history import History
 from lakestream.data.tables.iceberg.summaries import CARE_KEY
 from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER, new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import FolderTableStore
 
 NOW_MS = 1_700_000_000_000
@@ -140,7 +140,7 @@ def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> t
         landed = [Range(*each) for each in ranges]
         table = committer.append(table, [file], landed, now_ms=NOW_MS + number * ROUND_MS).table
     committer.close()
-    recent = RecentFiles(store)
+    recent = SmallFiles(store)
     reader = TableReader(store, recent, ReadCaches(), lambda: table.metadata_location)
     started = time.perf_counter()
     reader.view()

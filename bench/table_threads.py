@@ -23,7 +23,7 @@ from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.progress import Range
 from lakestream.data.tables.reading.footers import read_footer, read_group
 from lakestream.data.tables.reading.table_readers import TableReaders, TableReadLimits
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.lake.sql.sources import READS_AHEAD, ahead
 
@@ -68,13 +68,13 @@ def _small_files(store: FolderTableStore) -> None:
 
     def put(at_once: int) -> None:
         store.requests_at_once = at_once
-        files = RecentFiles(store, 0)
+        files = SmallFiles(store, 0)
         files.put_all({f"{store.root}/m{next(names)}.avro": data for _ in range(FILES)})
         files.close()
 
     def get(at_once: int) -> None:
         store.requests_at_once = at_once
-        files = RecentFiles(store, 0)
+        files = SmallFiles(store, 0)
         files.get_all([f"{store.root}/m{number}.avro" for number in range(FILES)])
         files.close()
 

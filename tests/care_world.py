@@ -12,7 +12,7 @@ from lakestream.cli.main import cli
 from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.metrics import Metrics
 from lakestream.model.streams import Stream
@@ -98,7 +98,7 @@ def holds(pipeline: TestPipeline, topic: str) -> dict[int, tuple[int, int]]:
     known = pipeline.replica.state.topics.by_name[topic]
     bound = pipeline.replica.state.catalog.of_topic(known.id)
     assert bound is not None
-    recent = RecentFiles(pipeline.store)
+    recent = SmallFiles(pipeline.store)
     reader = TableReader(pipeline.store, recent, ReadCaches(), lambda: bound.location)
     found = {}
     for partition in range(len(known.streams)):

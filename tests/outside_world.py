@@ -14,7 +14,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from lakestream.data.folder import FolderWal
 from lakestream.data.tables.iceberg.other_catalog import CatalogAddress
-from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.stores.routed_store import RoutedStore, external_roots, store_options
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.model.batches.header import HEADER
@@ -137,7 +137,7 @@ async def outside_world(folder: Path, address: CatalogAddress | None) -> AsyncIt
     pipeline = await start_pipeline(data, log, catalog=address)
     own = open_table_store(f"file://{data}")
     options = store_options(address.given()) if address is not None else {}
-    store = WiderStore(own, lambda: outside_roots(broker.replica.state.catalog), lambda: options)
+    store = RoutedStore(own, lambda: external_roots(broker.replica.state.catalog), lambda: options)
     history = History(broker.replica, store)
     reader = Reader(broker.replica, broker.wal, broker.cache, ReadLimits(), history)
     try:

@@ -12,7 +12,7 @@ from lakestream.data.tables.files.parquet import read_parquet
 from lakestream.data.tables.iceberg.manifests.files import read_manifest, read_manifest_list
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.other_catalog import CatalogAddress, OtherCatalog
-from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.stores.routed_store import RoutedStore, external_roots, store_options
 from lakestream.data.tables.stores.table_store import TableStore, open_table_store
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
@@ -100,7 +100,7 @@ async def start_pipeline(
     outside = None
     if catalog is not None:
         options = store_options(catalog.given())
-        wider = WiderStore(store, lambda: outside_roots(replica.state.catalog), lambda: options)
+        wider = RoutedStore(store, lambda: external_roots(replica.state.catalog), lambda: options)
         outside = Outside(replica, OtherCatalog(catalog), wider, committer_of(replica, wider, random), clock, random)
         store = wider
     warehouse = Warehouse(f"{root}/{replica.state.cluster}/tables")

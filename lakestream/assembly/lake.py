@@ -18,7 +18,7 @@ from lakestream.assembly.publishing import publish_tables
 from lakestream.data.tables.iceberg.metadata.files import MetadataFiles
 from lakestream.data.tables.stores.allowed_locations import allowed_locations
 from lakestream.data.tables.stores.engine_settings import engine_settings
-from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.stores.routed_store import RoutedStore, external_roots, store_options
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import Missing, Rejected
 from lakestream.interfaces import Clock
@@ -50,9 +50,9 @@ class Lake:
         self._random = random
         self._grace_ms = settings.collector_grace_ms
         self._allowed = allowed_locations(settings)
-        self._store = WiderStore(
+        self._store = RoutedStore(
             open_table_store(self._root),
-            lambda: [*outside_roots(replica.state.catalog), *self._allowed],
+            lambda: [*external_roots(replica.state.catalog), *self._allowed],
             lambda: _options_elsewhere(settings),
         )
         self._catalog: ASGIApp | None = None

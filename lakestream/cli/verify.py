@@ -49,12 +49,12 @@ def verify(topics: tuple[str, ...], no_grace: bool, page: str | None, bootstrap:
 
 
 async def _verify(bootstrap: str, page: str | None, topics: tuple[str, ...], graces: bool) -> Any:
-    from lakestream.lake.verify.checker import Checker, Options
+    from lakestream.lake.verify.checker import Checker, CheckOptions
     from lakestream.lake.verify.objects import Ownership
     from lakestream.pipeline.care.sweep import candidates, round_of
 
     ownership = Ownership(lambda uri: round_of(uri) is not None, candidates)
-    options = Options(now_ms=SystemClock().wall_ms(), graces=graces)
+    options = CheckOptions(now_ms=SystemClock().wall_ms(), graces=graces)
     async with open_client(bootstrap) as client:
         cluster = Brokers(client, page or await find_page(client, bootstrap))
         with _Bar() as bar:

@@ -15,7 +15,7 @@ from random import Random
 
 from lakestream.data.tables.iceberg.other_catalog import CatalogAddress, OtherCatalog
 from lakestream.data.tables.iceberg.snapshot_history import History
-from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.stores.routed_store import RoutedStore, external_roots, store_options
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock, CommandLog, Wal
@@ -179,7 +179,7 @@ class Pipeline:
             log.error("%d topics could not be landed", waiting)
         return 1 if waiting else 0
 
-    def _outside(self, store: WiderStore) -> Outside | None:
+    def _outside(self, store: RoutedStore) -> Outside | None:
         if self._options.catalog is None:
             return None
         catalog, committer = OtherCatalog(self._options.catalog), committer_of(self.replica, store, self._random)
@@ -189,10 +189,10 @@ class Pipeline:
         return Warehouse(warehouse_uri(self._options.root, self.replica.state.cluster))
 
 
-def wider_store(root: str, replica: Replica, catalog: CatalogAddress | None) -> WiderStore:
+def wider_store(root: str, replica: Replica, catalog: CatalogAddress | None) -> RoutedStore:
     """The cluster's store, with the folders that another catalog has placed tables in."""
-    return WiderStore(
+    return RoutedStore(
         open_table_store(root),
-        lambda: outside_roots(replica.state.catalog),
+        lambda: external_roots(replica.state.catalog),
         lambda: store_options(catalog.all_properties()) if catalog is not None else {},
     )

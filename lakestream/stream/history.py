@@ -18,7 +18,7 @@ from lakestream.model.batches.header import Codec
 from lakestream.model.streams import Stream
 
 if TYPE_CHECKING:
-    from lakestream.data.tables.reading.table_reader import FoundRow, Rows
+    from lakestream.data.tables.reading.table_reader import FoundRow, PartitionRows
     from lakestream.data.tables.reading.table_readers import TableReaders
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ def _open(store: TableStore) -> "TableReaders":
     return TableReaders(store)
 
 
-def _rebuilt(found: "Rows", batch_bytes: int, codec: int) -> list[memoryview]:
+def _rebuilt(found: "PartitionRows", batch_bytes: int, codec: int) -> list[memoryview]:
     from lakestream.data.tables.files.rebuild import rebuild
 
     return rebuild(found.rows, found.start, found.end, codec=codec, target_bytes=batch_bytes)

@@ -16,7 +16,7 @@ from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.progress import Range
 from lakestream.data.tables.iceberg.topic_table import new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import DatedStore, FolderTableStore, TableStore, open_table_store
 from lakestream.errors import Exists, Missing, Rejected
 from tests.iceberg_tables import NOW_MS, TABLE_UUID, TOPIC_ID, make_rows
@@ -138,7 +138,7 @@ def test_a_table_is_committed_to_and_read_back(store: TableStore) -> None:
         store.put(uri, data)
         file = NewFile(stats=replace(stats, bytes=len(data)))
         table = committer.append(table, [file], [Range(0, start, start + 10)], now_ms=NOW_MS + start).table
-    files = RecentFiles(store)
+    files = SmallFiles(store)
     found = TableReader(store, files, ReadCaches(), lambda: table.metadata_location).read_rows(0, 0, 100, 10**6)
     assert found.rows.combine_chunks().equals(make_rows([(0, offset) for offset in range(100)]))
     files.close()

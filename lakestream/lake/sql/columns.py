@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakestream.data.tables.files.stream_columns import RAW_COLUMNS, StreamColumns, field_id_of
-from lakestream.data.tables.reading.footers import Footer
+from lakestream.data.tables.reading.footers import FileFooter
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredColumns:
     """How some files hold the added columns: item i is name and type of added column i in the file, if it has it."""
 
     columns: tuple[tuple[str, pa.DataType] | None, ...]
@@ -39,7 +39,7 @@ def quoted(name: str) -> str:
     return f'"{doubled}"'
 
 
-def held_in(footer: Footer, added: Sequence[pa.Field], stream: StreamColumns = RAW_COLUMNS) -> Held | None:
+def held_in(footer: FileFooter, added: Sequence[pa.Field], stream: StreamColumns = RAW_COLUMNS) -> StoredColumns | None:
     """How a file holds the added columns; None if it is awkward."""
     stored = {field_id_of(field): field for field in stream.added_fields(footer.metadata.schema.to_arrow_schema())}
     columns = tuple(stored.get(field_id_of(field)) for field in added)
@@ -49,7 +49,7 @@ def held_in(footer: Footer, added: Sequence[pa.Field], stream: StreamColumns = R
     for one, field in zip(columns, added, strict=True):
         if one is not None and not _widens(one.type, field.type):
             return None
-    return Held(tuple(None if one is None else (one.name, one.type) for one in columns), stream)
+    return StoredColumns(tuple(None if one is None else (one.name, one.type) for one in columns), stream)
 
 
 def _widens(stored: pa.DataType, wanted: pa.DataType) -> bool:

@@ -18,8 +18,8 @@ from lakestream.data.tables.conditions.sql_trees import Name, tables_in
 from lakestream.data.tables.reading.tail import TIMEOUT_S, TopicTail, fetch_tails
 from lakestream.errors import Missing, NoTables, Retry
 from lakestream.lake.sql.columns import quoted
-from lakestream.lake.sql.files import Faults
-from lakestream.lake.sql.sources import Rows
+from lakestream.lake.sql.files import ReadFaults
+from lakestream.lake.sql.sources import RepeatableRows
 from lakestream.model.catalog.names import STREAMS
 
 OWN_SCHEMAS = ("main", "temp", "information_schema", "pg_catalog")
@@ -52,15 +52,15 @@ class UserTable:
     def __init__(self, table: Any) -> None:
         self._table = table
 
-    def rows(self, faults: Faults) -> Rows:
-        return Rows(self._scanned().schema, self._scanned, faults)
+    def rows(self, faults: ReadFaults) -> RepeatableRows:
+        return RepeatableRows(self._scanned().schema, self._scanned, faults)
 
     def _scanned(self) -> Any:
         return self._table.scan().to_arrow_batch_reader()
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResolvedNames:
     """What names of a query stand for."""
 
     topics: dict[Name, TopicTail] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Directory:
     def __init__(self, broker: str) -> None:
         self._broker = broker
 
-    def find(self, names: Sequence[Name]) -> Found:
+    def find(self, names: Sequence[Name]) -> ResolvedNames:
         """Names that are neither topics nor tables are left out: they may be files, or made by the query itself."""
         wanted = {name: topic_name(name) for name in names if len(name) == 1 or _may_be_ours(name)}
         tails = self._tails(wanted.values())
@@ -83,7 +83,7 @@ class Directory:
             if others:
                 wanted = {name: others.get(topic, topic) for name, topic in wanted.items()}
                 tails = self._tails(wanted.values())
-        found = Found({name: tails[topic] for name, topic in wanted.items() if topic in tails})
+        found = ResolvedNames({name: tails[topic] for name, topic in wanted.items() if topic in tails})
         for name, topic in wanted.items():
             if topic not in tails and len(name) > 1 and (table := self._user_table(name)) is not None:
                 found.tables[name] = table

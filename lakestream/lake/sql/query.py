@@ -21,9 +21,9 @@ from lakestream.data.tables.conditions.sql_macros import MACROS
 from lakestream.data.tables.conditions.sql_trees import Name
 from lakestream.errors import LakestreamError, Missing
 from lakestream.lake.sql.columns import quoted
-from lakestream.lake.sql.files import Faults
-from lakestream.lake.sql.names import Directory, Found, names_in, parse_name
-from lakestream.lake.sql.sources import Part, open_stores, topic_parts
+from lakestream.lake.sql.files import ReadFaults
+from lakestream.lake.sql.names import Directory, ResolvedNames, names_in, parse_name
+from lakestream.lake.sql.sources import ScannedPart, open_stores, topic_parts
 
 ATTEMPTS = 5
 HELD_BYTES = 32 << 20
@@ -65,7 +65,7 @@ def answered(broker: str, query: str, memory: str = "") -> Iterator[Answer]:
         asked_for: set[Name] = set()
         attempt = 1
         while True:
-            faults = Faults()
+            faults = ReadFaults()
             session = stack.enter_context(_Session(directory, memory, faults))
             try:
                 answer = session.answer(query, asked_for)
@@ -87,7 +87,7 @@ def answered(broker: str, query: str, memory: str = "") -> Iterator[Answer]:
 class _Session:
     """One attempt: a database in memory with views of the topics that the query names."""
 
-    def __init__(self, directory: Directory, memory: str, faults: Faults) -> None:
+    def __init__(self, directory: Directory, memory: str, faults: ReadFaults) -> None:
         self._directory = directory
         self._faults = faults
         self._spill = tempfile.TemporaryDirectory(prefix="lakestream-sql-")
@@ -151,7 +151,7 @@ class _Session:
             return None
         said = missing[1].strip('"')
         for name in ((said,), parse_name(said)):
-            found = self._directory.find([name]) if name not in asked_for else Found()
+            found = self._directory.find([name]) if name not in asked_for else ResolvedNames()
             if found.topics or found.tables:
                 return name
         return None
@@ -180,9 +180,9 @@ class _Session:
         for name, tail in found.topics.items():
             self._view(name, topic_parts(open_stores(tail), tail, self._faults))
         for name, table in found.tables.items():
-            self._view(name, [Part(table.rows(self._faults))])
+            self._view(name, [ScannedPart(table.rows(self._faults))])
 
-    def _view(self, name: Name, parts: Sequence[Part]) -> None:
+    def _view(self, name: Name, parts: Sequence[ScannedPart]) -> None:
         selects = []
         for part in parts:
             self._parts += 1

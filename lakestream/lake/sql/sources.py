@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from lakestream.data.tables.files.decode import STAMPED, WalSlice, decode_pieces
 from lakestream.data.tables.files.runs import FIRST, LAST, MAX_TIMESTAMP, PARTITION
-from lakestream.data.tables.files.slices import Slice
+from lakestream.data.tables.files.slices import TailSlice
 from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.reading.added_columns import added_columns, with_nulls
 from lakestream.data.tables.reading.footers import read_footer, read_group
@@ -28,11 +28,11 @@ from lakestream.data.tables.reading.position_deletes import parse_deletes, withi
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.reading.tail import TopicTail
 from lakestream.data.tables.stores.routed_store import open_store_of
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import TableStore, open_table_store
 from lakestream.errors import Corrupt, LakestreamError
-from lakestream.lake.sql.columns import Held, held_in
-from lakestream.lake.sql.files import Faults, StoreFiles
+from lakestream.lake.sql.columns import StoredColumns, held_in
+from lakestream.lake.sql.files import ReadFaults, StoreFiles
 
 PIECE_BYTES = 8 << 20
 READS_AHEAD = 8
@@ -43,10 +43,10 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Rows:
+class RepeatableRows:
     """Rows that DuckDB may scan as often as a query names them: each scan starts from the beginning."""
 
-    def __init__(self, schema: pa.Schema, batches: Callable[[], Iterable[pa.RecordBatch]], faults: Faults) -> None:
+    def __init__(self, schema: pa.Schema, batches: Callable[[], Iterable[pa.RecordBatch]], faults: ReadFaults) -> None:
         self._schema = schema
         self._batches = batches
         self._faults = faults
@@ -74,14 +74,14 @@ def open_stores(tail: TopicTail) -> Stores:
     return Stores(open_store_of(tail.root, tail.metadata_location) if tail.metadata_location else wal, wal)
 
 
-class Part(NamedTuple):
+class ScannedPart(NamedTuple):
     """Something that DuckDB scans, and what a query takes of it to get the topic's columns."""
 
     source: Any
     select: str = "*"
 
 
-def topic_parts(stores: Stores, tail: TopicTail, faults: Faults) -> list[Part]:
+def topic_parts(stores: Stores, tail: TopicTail, faults: ReadFaults) -> list[ScannedPart]:
     """What together is the topic, each row once. Raises Missing if the table has moved on meanwhile."""
     store = stores.table
     view = _view(store, tail) if tail.metadata_location else TableView()
@@ -90,30 +90,30 @@ def topic_parts(stores: Stores, tail: TopicTail, faults: Faults) -> list[Part]:
     slow = [file for file in view.files.values() if _touching(view, file)] if view.deletes else []
     clean = [file for file in view.files.values() if file not in slow] if slow else list(view.files.values())
     # The first part gives its types to the columns, also where others have nothing of them.
-    parts = [Part(schema.empty_table())] if added or not (view.files or tail.slices) else []
+    parts = [ScannedPart(schema.empty_table())] if added or not (view.files or tail.slices) else []
     spans = _spans(view, tail)
     for held, files in _by_columns(store, clean, added).items():
         if held is None:
             slow += files
         else:
-            parts.append(Part(_dataset(store, files, spans, held.schema(), faults), held.select(added)))
+            parts.append(ScannedPart(_dataset(store, files, spans, held.schema(), faults), held.select(added)))
     if slow:
-        parts.append(Part(Rows(schema, lambda: undeleted_rows(store, view, slow, added), faults)))
+        parts.append(ScannedPart(RepeatableRows(schema, lambda: undeleted_rows(store, view, slow, added), faults)))
     if tail.slices:
         nulls = partial(with_nulls, added=added)
-        parts.append(Part(Rows(schema, lambda: map(nulls, tail_rows(stores.wal, tail)), faults)))
+        parts.append(ScannedPart(RepeatableRows(schema, lambda: map(nulls, tail_rows(stores.wal, tail)), faults)))
     return parts
 
 
 def _by_columns(
     store: TableStore, files: Sequence[IndexedFile], added: Sequence[pa.Field]
-) -> dict[Held | None, list[IndexedFile]]:
+) -> dict[StoredColumns | None, list[IndexedFile]]:
     """The files by how they hold the added columns, which only they know themselves."""
     if not added or not files:
-        return {Held(()): list(files)} if files else {}
-    found: dict[Held | None, list[IndexedFile]] = {}
+        return {StoredColumns(()): list(files)} if files else {}
+    found: dict[StoredColumns | None, list[IndexedFile]] = {}
 
-    def held(file: IndexedFile) -> Held | None:
+    def held(file: IndexedFile) -> StoredColumns | None:
         return held_in(read_footer(store, file.path, file.size), added)
 
     for file, one in zip(files, ahead(held, files, READS_AHEAD), strict=True):
@@ -122,7 +122,7 @@ def _by_columns(
 
 
 def _view(store: TableStore, tail: TopicTail) -> TableView:
-    files = RecentFiles(store)
+    files = SmallFiles(store)
     try:
         return TableReader(store, files, ReadCaches(), lambda: tail.metadata_location).view()
     finally:
@@ -137,7 +137,7 @@ def _touching(view: TableView, file: IndexedFile) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileBounds:
     """Between which bounds the rows of a file lie."""
 
     partitions: tuple[int, int]
@@ -145,7 +145,7 @@ class Span:
     latest_ms: int | None = None
 
 
-def _spans(view: TableView, tail: TopicTail) -> dict[int, Span]:
+def _spans(view: TableView, tail: TopicTail) -> dict[int, FileBounds]:
     """Those of the files whose runs are known, by their numbers."""
     runs = np.concatenate([view.runs(bounds.partition).runs for bounds in tail.partitions])
     runs = runs[np.argsort(runs[:, FILE], kind="stable")]
@@ -155,24 +155,28 @@ def _spans(view: TableView, tail: TopicTail) -> dict[int, Span]:
     least = np.minimum.reduceat(runs, starts, axis=0).tolist()
     most = np.maximum.reduceat(runs, starts, axis=0).tolist()
     return {
-        number: Span((low[PARTITION], high[PARTITION]), (low[FIRST], high[LAST]), high[MAX_TIMESTAMP])
+        number: FileBounds((low[PARTITION], high[PARTITION]), (low[FIRST], high[LAST]), high[MAX_TIMESTAMP])
         for number, low, high in zip(numbers.tolist(), least, most, strict=True)
     }
 
 
 def _dataset(
-    store: TableStore, files: Sequence[IndexedFile], spans: Mapping[int, Span], schema: pa.Schema, faults: Faults
+    store: TableStore,
+    files: Sequence[IndexedFile],
+    spans: Mapping[int, FileBounds],
+    schema: pa.Schema,
+    faults: ReadFaults,
 ) -> Any:
     system = fs.PyFileSystem(StoreFiles(store, {file.path: file.size for file in files}, faults))
     kind = ds.ParquetFileFormat()
     fragments = []
     for file in files:
-        span = spans.get(file.number) or Span(file.partitions, file.offsets)
+        span = spans.get(file.number) or FileBounds(file.partitions, file.offsets)
         fragments.append(kind.make_fragment(file.path, filesystem=system, partition_expression=_known_of(span)))
     return ds.FileSystemDataset(fragments, schema, kind, system)
 
 
-def _known_of(span: Span) -> Any:
+def _known_of(span: FileBounds) -> Any:
     """What holds for every row of a file, so that it need not be opened if a filter says otherwise."""
     partition, offset, time = (ds.field(name) for name in RAW_COLUMNS.schema.names[:3])
     lowest, highest = (pa.scalar(_int32(bound), pa.int32()) for bound in span.partitions)
@@ -219,7 +223,7 @@ def undeleted_rows(
 
 def tail_rows(store: TableStore, tail: TopicTail) -> Iterator[pa.RecordBatch]:
     """What has not landed. Each object is read once, several at a time."""
-    by_object: dict[int, list[Slice]] = {}
+    by_object: dict[int, list[TailSlice]] = {}
     for one in tail.slices:
         by_object.setdefault(one.object, []).append(one)
 

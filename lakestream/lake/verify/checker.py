@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.summaries import is_our_append
-from lakestream.data.tables.stores.routed_store import open_wide, outside_roots
+from lakestream.data.tables.stores.routed_store import external_roots, open_routed
 from lakestream.data.tables.stores.table_store import DatedStore
 from lakestream.errors import LakestreamError
-from lakestream.lake.verify.objects import Ownership, Patience, check_wal, check_warehouse, list_wal
-from lakestream.lake.verify.report import Kind, Report, TopicReport
-from lakestream.lake.verify.topic import Cluster, TopicCheck, Watch
+from lakestream.lake.verify.objects import GracePeriods, Ownership, check_wal, check_warehouse, list_wal
+from lakestream.lake.verify.report import FindingKind, Report, TopicReport
+from lakestream.lake.verify.topic import CheckedCluster, TopicCheck, Watch
 from lakestream.model.state import State, load
 from lakestream.model.topics import Topic
 
@@ -28,7 +28,7 @@ STATE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class CheckOptions:
     """`graces`: whether what the collector and the sweep may still remove is let pass."""
 
     now_ms: int
@@ -38,7 +38,7 @@ class Options:
 class Checker:
     """Checks topics of one cluster, one after the other."""
 
-    def __init__(self, cluster: Cluster, ownership: Ownership, watch: Watch, options: Options) -> None:
+    def __init__(self, cluster: CheckedCluster, ownership: Ownership, watch: Watch, options: CheckOptions) -> None:
         self._cluster = cluster
         self._ownership = ownership
         self._watch = watch
@@ -49,10 +49,10 @@ class Checker:
         """All topics, or the named ones. Raises LakestreamError if not even the state can be read."""
         exported = await self._cluster.exported()
         state = load(exported.checkpoint)
-        store = open_wide(exported.root, lambda: outside_roots(state.catalog))
-        patience = Patience(wal_ms=exported.collected_after_ms)
+        store = open_routed(exported.root, lambda: external_roots(state.catalog))
+        patience = GracePeriods(wal_ms=exported.collected_after_ms)
         if not self._options.graces:
-            patience = Patience(wal_ms=0, rounds_ms=0, others_ms=0)
+            patience = GracePeriods(wal_ms=0, rounds_ms=0, others_ms=0)
         report = Report(cluster=state.cluster, sequence=state.sequence)
         await self._check_wal(report, state, store, patience)
         if not names and not report.unchecked:
@@ -74,7 +74,7 @@ class Checker:
             return await self._state()
         return self._known[1]
 
-    async def _check_wal(self, report: Report, before: State, store: DatedStore, patience: Patience) -> None:
+    async def _check_wal(self, report: Report, before: State, store: DatedStore, patience: GracePeriods) -> None:
         self._watch.begin("WAL objects", 0)
         try:
             listed = await asyncio.to_thread(list_wal, store, before.cluster)
@@ -85,7 +85,7 @@ class Checker:
         after = await self._state()
         report.findings += check_wal(before, listed, after, store.root, patience, self._options.now_ms)
 
-    async def _check_topic(self, name: str, store: DatedStore, patience: Patience) -> TopicReport:
+    async def _check_topic(self, name: str, store: DatedStore, patience: GracePeriods) -> TopicReport:
         for attempt in range(ATTEMPTS):
             state = await (self._state() if attempt else self._recent())
             check = TopicCheck(self._cluster, store, self._watch, state, name)
@@ -108,8 +108,8 @@ class Checker:
 
 def _doubt(report: TopicReport) -> None:
     """Rows went while the stream was compared with them, each time: that says nothing, either way."""
-    if any(one.kind is Kind.STREAM_DIFFERS for one in report.findings):
-        report.findings = [one for one in report.findings if one.kind is not Kind.STREAM_DIFFERS]
+    if any(one.kind is FindingKind.STREAM_DIFFERS for one in report.findings):
+        report.findings = [one for one in report.findings if one.kind is not FindingKind.STREAM_DIFFERS]
         report.unchecked = f"others changed the table during each of {ATTEMPTS} checks; check again when they rest"
 
 

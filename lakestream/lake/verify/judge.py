@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lakestream.lake.verify.facts import CAME_BACK, REMOVED, PartitionFacts, Past, SnapshotNote, Verdict
 from lakestream.lake.verify.ledger import BUCKET_BITS, HASH, OFFSET, TAG, Ledger, Numbers
 from lakestream.lake.verify.ranges import Ranges
-from lakestream.lake.verify.report import Explanation, Finding, Kind, Range, Why
+from lakestream.lake.verify.report import Explanation, Finding, FindingKind, Range, Why
 from lakestream.model.catalog.landed import Mark
 
 _HASHES = 1 << 64
@@ -133,10 +133,12 @@ class _Judge:
     def verdict(self) -> Verdict:
         verdict = Verdict()
         if self._doubled:
-            verdict.findings.append(self._finding(Kind.DOUBLED, "offsets that the table holds twice", self._doubled))
+            verdict.findings.append(
+                self._finding(FindingKind.DOUBLED, "offsets that the table holds twice", self._doubled)
+            )
         if self._stray:
             text = "rows at offsets that never landed"
-            verdict.findings.append(self._finding(Kind.STRAY_ROWS, text, self._stray))
+            verdict.findings.append(self._finding(FindingKind.STRAY_ROWS, text, self._stray))
         for tag, ranges in sorted(self._gone.items()):
             if ranges:
                 self._judge_snapshot(verdict, self._past.notes[tag >> 2], tag & 3, ranges)
@@ -174,32 +176,36 @@ class _Judge:
             untouched = not part.foreign and not part.recorded[0] and not part.missing.count
             if self._past.complete or untouched:
                 text = "the rows are as many as landed, but not the same: their hashes do not add up"
-                verdict.findings.append(self._finding(Kind.CHANGED, text, rows=0, range_=(part.start, part.end)))
+                verdict.findings.append(self._finding(FindingKind.CHANGED, text, rows=0, range_=(part.start, part.end)))
             else:
                 text = f"the hashes do not add up; {_EXPIRED}"
-                verdict.findings.append(self._finding(Kind.UNPROVABLE, text, rows=0, range_=(part.start, part.end)))
+                verdict.findings.append(
+                    self._finding(FindingKind.UNPROVABLE, text, rows=0, range_=(part.start, part.end))
+                )
         elif short < 0 and not self._past.complete:
             text = f"{sums}, {-short} more than can be; {_EXPIRED}"
             verdict.findings.append(
-                self._finding(Kind.UNPROVABLE, text, rows=-short, range_=(part.start, part.end))
+                self._finding(FindingKind.UNPROVABLE, text, rows=-short, range_=(part.start, part.end))
             )
         elif short < 0:
             text = f"{sums}: {-short} more than can be. Rows that were removed are back, or recorded as removed twice"
             verdict.findings.append(
-                self._finding(Kind.STRAY_ROWS, text, rows=-short, range_=(part.start, part.end))
+                self._finding(FindingKind.STRAY_ROWS, text, rows=-short, range_=(part.start, part.end))
             )
         elif part.missing_below.count >= short:
             text = f"below the log start {self._facts.log_start}"
             verdict.explained.append(self._explanation(Why.RETENTION, text, short, part.missing_below))
             if part.end > self._facts.log_start:
                 text = "rows below the log start went without a record, so the others cannot be proven"
-                verdict.findings.append(self._finding(Kind.UNPROVABLE, text, rows=0, range_=(part.start, part.end)))
+                verdict.findings.append(
+                    self._finding(FindingKind.UNPROVABLE, text, rows=0, range_=(part.start, part.end))
+                )
         elif not self._past.complete:
             text = f"{sums}; {_EXPIRED}"
-            verdict.findings.append(self._finding(Kind.UNPROVABLE, text, part.missing, rows=short))
+            verdict.findings.append(self._finding(FindingKind.UNPROVABLE, text, part.missing, rows=short))
         else:
             text = f"{sums}, and nothing explains why {short} are missing"
-            verdict.findings.append(self._finding(Kind.LOST, text, part.missing, rows=short))
+            verdict.findings.append(self._finding(FindingKind.LOST, text, part.missing, rows=short))
 
     def _explain(self, verdict: Verdict, part: _Part) -> None:
         """Rows are missing, but all adds up: they were recorded when they went, or never were records."""
@@ -222,12 +228,10 @@ class _Judge:
             verdict.explained.append(self._explanation(Why.NO_RECORD, text, count - recorded, part.missing))
 
     def _explanation(self, why: Why, text: str, rows: int, ranges: Ranges) -> Explanation:
-        return Explanation(
-            why=why, text=text, partition=self._facts.partition, rows=rows, ranges=ranges.first
-        )
+        return Explanation(why=why, text=text, partition=self._facts.partition, rows=rows, ranges=ranges.first)
 
     def _finding(
-        self, kind: Kind, text: str, ranges: Ranges | None = None, *, rows: int | None = None,
+        self, kind: FindingKind, text: str, ranges: Ranges | None = None, *, rows: int | None = None,
         range_: Range | None = None,
     ) -> Finding:  # fmt: skip
         shown = ranges.first if ranges is not None else [range_] if range_ is not None else []
@@ -245,7 +249,7 @@ _WEIGHTS = np.array([1, 0, -1])
 _TAKING = frozenset(("delete", "overwrite"))
 _MAY = (_TAKING, _TAKING, frozenset(("append", "overwrite")))
 """The operations by which each change may happen. A `replace` promises that the rows stay what they are."""
-_UNSOUND = (Kind.LOST, Kind.CHANGED, Kind.STRAY_ROWS)
+_UNSOUND = (FindingKind.LOST, FindingKind.CHANGED, FindingKind.STRAY_ROWS)
 
 
 def _possible(removals: Numbers) -> Numbers:

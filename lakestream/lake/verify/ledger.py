@@ -94,7 +94,7 @@ class Ledger:
         self._held, self._held_rows = {}, 0
 
 
-class Cursor:
+class LedgerCursor:
     """Walks over one partition of a ledger in the order of offsets."""
 
     def __init__(self, ledger: Ledger, partition: int, start: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lakestream.data.tables.stores.table_store import DatedStore
-from lakestream.lake.verify.report import Finding, Kind
+from lakestream.lake.verify.report import Finding, FindingKind
 from lakestream.model.batches.wal_object import merged_prefix, wal_prefix
 from lakestream.model.catalog.names import STREAMS, warehouse_uri
 from lakestream.model.state import State
@@ -20,7 +20,7 @@ DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class GracePeriods:
     """How old something may get before it is a finding."""
 
     wal_ms: int
@@ -54,7 +54,9 @@ def list_table(store: DatedStore, folder: str) -> Listed:
     return store.list_dated(f"{folder}/")
 
 
-def check_wal(before: State, listed: Listed, after: State, root: str, patience: Patience, now_ms: int) -> list[Finding]:
+def check_wal(
+    before: State, listed: Listed, after: State, root: str, patience: GracePeriods, now_ms: int
+) -> list[Finding]:
     """Objects that no state refers to, and objects that entries point to and that are not there.
 
     The listing was made between the two states: what is judged garbage by the later one stays garbage (L22), and what
@@ -66,7 +68,7 @@ def check_wal(before: State, listed: Listed, after: State, root: str, patience: 
     leaked = [*verdict.strays, *(key for _, key in verdict.dead if key in keys)]
     text = "an object that no state refers to and the collector left"
     findings = [
-        Finding(kind=Kind.WAL_LEAKED, text=text, place=keys[key][0])
+        Finding(kind=FindingKind.WAL_LEAKED, text=text, place=keys[key][0])
         for key in leaked
         if keys[key][1] <= now_ms - patience.wal_ms
     ]
@@ -74,11 +76,11 @@ def check_wal(before: State, listed: Listed, after: State, root: str, patience: 
         key = key_of(after.cluster, after.streams.objects[number])
         if key not in keys:
             text = "records that have not landed lie in an object that is not there"
-            findings.append(Finding(kind=Kind.WAL_MISSING, text=text, place=f"{root}/{key}"))
+            findings.append(Finding(kind=FindingKind.WAL_MISSING, text=text, place=f"{root}/{key}"))
     return findings
 
 
-def check_warehouse(store: DatedStore, state: State, patience: Patience, now_ms: int) -> list[Finding]:
+def check_warehouse(store: DatedStore, state: State, patience: GracePeriods, now_ms: int) -> list[Finding]:
     """Folders among those of the topics' tables that are of no table, and of none that is being purged."""
     place = f"{warehouse_uri(store.root, state.cluster)}/{STREAMS}/"
     known, found = state.catalog.places(), []
@@ -86,7 +88,7 @@ def check_warehouse(store: DatedStore, state: State, patience: Patience, now_ms:
         ages = [changed_ms for _, _, changed_ms in store.list_dated(f"{folder}/")] if folder not in known else []
         if ages and max(ages) <= now_ms - patience.others_ms:
             text = "a table's folder, but of no table that there is"
-            found.append(Finding(kind=Kind.ORPHAN, text=text, place=folder))
+            found.append(Finding(kind=FindingKind.ORPHAN, text=text, place=folder))
     return found
 
 
@@ -96,7 +98,7 @@ def check_orphans(
     known: set[str],
     ownership: Ownership,
     state: State,
-    patience: Patience,
+    patience: GracePeriods,
     now_ms: int,
 ) -> list[Finding]:
     """Files in the table's folder that nothing leads to. Those of rounds that go on may still be committed (T12)."""
@@ -109,5 +111,5 @@ def check_orphans(
         grace_ms = patience.rounds_ms if uri in ours else patience.others_ms
         if changed_ms <= now_ms - grace_ms:
             text = "a file of a round that has ended, but in no snapshot" if uri in ours else "a file in no snapshot"
-            findings.append(Finding(kind=Kind.ORPHAN, text=text, topic=topic, place=uri))
+            findings.append(Finding(kind=FindingKind.ORPHAN, text=text, topic=topic, place=uri))
     return findings

@@ -10,7 +10,7 @@ CLEAN, FOUND, UNCHECKED = 0, 1, 2
 RANGES_SHOWN = 10
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """Everything that can be wrong; docs/VERIFY.md explains each."""
 
     LOST = "lost-rows"
@@ -50,7 +50,7 @@ Range = tuple[int, int]
 class Finding:
     """Something wrong."""
 
-    kind: Kind
+    kind: FindingKind
     text: str
     topic: str = ""
     partition: int | None = None

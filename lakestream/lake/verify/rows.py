@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 from lakestream.data.tables.files.arrow_view import row_hashes
 from lakestream.data.tables.files.column_ids import OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
 from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
-from lakestream.data.tables.reading.footers import Footer, read_footer, read_group
+from lakestream.data.tables.reading.footers import FileFooter, read_footer, read_group
 from lakestream.data.tables.reading.position_deletes import parse_deletes, within
 from lakestream.data.tables.stores.lru import Lru
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing
-from lakestream.lake.sql.files import Faults, RangedFile
+from lakestream.lake.sql.files import RangedFile, ReadFaults
 from lakestream.lake.verify.ledger import Ledger, Numbers
 from lakestream.lake.verify.plan import PlannedFile
-from lakestream.lake.verify.report import Finding, Kind
+from lakestream.lake.verify.report import Finding, FindingKind
 
 DELETE_BYTES = 32 << 20
 WHOLE_BYTES = 32 << 20
@@ -74,7 +74,7 @@ class RowReader:
                 take(rows)
         return ReadFile(footer.metadata.num_rows, live, extremes)
 
-    def _batches(self, footer: Footer, size: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, footer: FileFooter, size: int) -> Iterator[pa.RecordBatch]:
         """All rows of a file, in its order: row groups one by one, those that others made large in parts."""
         for group in range(footer.metadata.num_row_groups):
             held = footer.metadata.row_group(group)
@@ -84,8 +84,8 @@ class RowReader:
                 parts = self._parts(footer, group, size, max(held.num_rows * PART_BYTES // held.total_byte_size, 1))
             yield from (rows for rows in parts if rows.num_rows)
 
-    def _parts(self, footer: Footer, group: int, size: int, rows: int) -> Iterator[pa.RecordBatch]:
-        faults = Faults()
+    def _parts(self, footer: FileFooter, group: int, size: int, rows: int) -> Iterator[pa.RecordBatch]:
+        faults = ReadFaults()
         source = pa.PythonFile(RangedFile(self._store, footer.path, size, faults), mode="r")
         try:
             # With a buffer the pages of a column come one after the other, and not the whole column at once.
@@ -134,7 +134,7 @@ def check_file(
 ) -> tuple[int, list[Finding]]:
     """Read one file of a table; its live rows, and what is wrong with it."""
 
-    def finding(kind: Kind, text: str, rows: int = 0) -> Finding:
+    def finding(kind: FindingKind, text: str, rows: int = 0) -> Finding:
         return Finding(kind=kind, text=text, topic=topic, place=planned.path, rows=rows)
 
     size = sizes.get(planned.path, planned.size)
@@ -142,17 +142,17 @@ def check_file(
         found = reader.read(planned.path, size, planned.deletes, take)
     except Missing as error:
         text = f"the table refers to a file that is not there: {error}"
-        return 0, [finding(Kind.FILE_MISSING, text, planned.rows)]
+        return 0, [finding(FindingKind.FILE_MISSING, text, planned.rows)]
     except Corrupt as error:
-        return 0, [finding(Kind.FILE_UNREADABLE, f"a file of the table cannot be read: {error}", planned.rows)]
+        return 0, [finding(FindingKind.FILE_UNREADABLE, f"a file of the table cannot be read: {error}", planned.rows)]
     findings = []
     if size != planned.size:
         text = f"the file has {size} bytes, its manifest says {planned.size}: somebody has written into it"
-        findings.append(finding(Kind.FILE_CHANGED, text))
+        findings.append(finding(FindingKind.FILE_CHANGED, text))
     if found.rows != planned.rows:
         text = f"the file has {found.rows} rows, its manifest says {planned.rows}"
-        findings.append(finding(Kind.FILE_CHANGED, text, abs(found.rows - planned.rows)))
-    findings += [finding(Kind.BOUNDS, text) for text in wrong_bounds(planned, found.extremes)]
+        findings.append(finding(FindingKind.FILE_CHANGED, text, abs(found.rows - planned.rows)))
+    findings += [finding(FindingKind.BOUNDS, text) for text in wrong_bounds(planned, found.extremes)]
     return found.live, findings
 
 

@@ -15,9 +15,9 @@ from lakestream.errors import Corrupt, LakestreamError, Missing
 from lakestream.lake.verify.facts import PartitionFacts, Past
 from lakestream.lake.verify.judge import judge_partition
 from lakestream.lake.verify.ledger import Ledger
-from lakestream.lake.verify.objects import Ownership, Patience, check_orphans, list_table
+from lakestream.lake.verify.objects import GracePeriods, Ownership, check_orphans, list_table
 from lakestream.lake.verify.plan import PlannedFile, load_at, load_by_catalog, plan
-from lakestream.lake.verify.report import Finding, Kind, TopicReport
+from lakestream.lake.verify.report import Finding, FindingKind, TopicReport
 from lakestream.lake.verify.rows import RowReader, check_file, into, row_at
 from lakestream.lake.verify.snapshots import past_of
 from lakestream.lake.verify.stream import Extent, RecordSource, columns_that_differ, compare, record_at
@@ -32,7 +32,7 @@ LOADS = 5
 """How often state and catalog are asked until they speak of the same moment."""
 
 
-class Cluster(RecordSource, Protocol):
+class CheckedCluster(RecordSource, Protocol):
     """The brokers, as the checker sees them."""
 
     http: str
@@ -54,7 +54,7 @@ class Watch(Protocol):
 class TopicCheck:
     """One topic, once."""
 
-    def __init__(self, cluster: Cluster, store: DatedStore, watch: Watch, state: State, name: str) -> None:
+    def __init__(self, cluster: CheckedCluster, store: DatedStore, watch: Watch, state: State, name: str) -> None:
         self._cluster = cluster
         self._store = store
         self._watch = watch
@@ -66,7 +66,7 @@ class TopicCheck:
         self._planned: list[PlannedFile] = []
         """With the sizes that the files have, whatever the manifests say."""
 
-    async def run(self, ownership: Ownership, patience: Patience, now_ms: int) -> None:
+    async def run(self, ownership: Ownership, patience: GracePeriods, now_ms: int) -> None:
         topic = self.state.topics.by_name.get(self.name)
         if topic is None:
             raise Missing(f"there is no topic {self.name!r}")
@@ -80,9 +80,9 @@ class TopicCheck:
                 await asyncio.to_thread(self._check_table, topic, table, loaded, ownership)
                 await asyncio.to_thread(self._check_folder, table, ownership, patience, now_ms)
             except Missing as error:
-                self._found(Kind.FILE_MISSING, f"the table leads to a file that is not there: {error}")
+                self._found(FindingKind.FILE_MISSING, f"the table leads to a file that is not there: {error}")
             except Corrupt as error:
-                self._found(Kind.FILE_UNREADABLE, f"the table cannot be read: {error}", table.location)
+                self._found(FindingKind.FILE_UNREADABLE, f"the table cannot be read: {error}", table.location)
         if landing is not None and landing.held:
             self.report.notes.append(f"nothing lands: {landing.held}")
         await self._check_stream(topic)
@@ -97,7 +97,7 @@ class TopicCheck:
             try:
                 loaded = await asyncio.to_thread(load_by_catalog, self._cluster.http, root, self.name)
             except Missing as error:
-                self._found(Kind.CATALOG, str(error), table.location)
+                self._found(FindingKind.CATALOG, str(error), table.location)
                 break
             if loaded.metadata_location == table.location:
                 return table, loaded
@@ -107,7 +107,7 @@ class TopicCheck:
                 raise Missing("the topic was deleted meanwhile")
             if now.location == table.location:
                 text = f"the catalog serves {loaded.metadata_location}, the state says {table.location}"
-                self._found(Kind.CATALOG, text, table.location)
+                self._found(FindingKind.CATALOG, text, table.location)
                 break
             self.state, table = state, now
         return table, await asyncio.to_thread(load_at, root, table.location)
@@ -149,15 +149,15 @@ class TopicCheck:
     def _check_binding(self, topic: Topic, table: CatalogTable, metadata: TableMetadata) -> None:
         if metadata.uuid != table.uuid:
             text = f"the metadata file is of table {metadata.uuid}, not {table.uuid}"
-            self._found(Kind.CATALOG, text, table.location)
+            self._found(FindingKind.CATALOG, text, table.location)
         if metadata.properties.get(TOPIC_ID_PROPERTY) != str(UUID(bytes=topic.id)):
-            self._found(Kind.CATALOG, "by its properties the table belongs to another topic", table.location)
+            self._found(FindingKind.CATALOG, "by its properties the table belongs to another topic", table.location)
 
     def _check_progress(self, topic: Topic, metadata: TableMetadata) -> None:
         try:
             progress = unpack_progress(metadata.properties.get(PROGRESS_PROPERTY, ""))
         except Corrupt as error:
-            self._found(Kind.PROGRESS, str(error))
+            self._found(FindingKind.PROGRESS, str(error))
             return
         for stream_id in topic.streams:
             stream = self.state.streams.by_id[stream_id]
@@ -165,7 +165,7 @@ class TopicCheck:
             end = landed.end if landed is not None else 0
             if end != stream.landed:
                 text = f"the table says that offsets below {end} have landed, the state says {stream.landed}"
-                self._found(Kind.PROGRESS, text, partition=stream.partition)
+                self._found(FindingKind.PROGRESS, text, partition=stream.partition)
 
     def _judge(self, topic: Topic, landing: Landing, own_files: Sequence[bool], past: Past) -> None:
         known = range(len(topic.streams))
@@ -183,7 +183,7 @@ class TopicCheck:
             self.report.explained += verdict.explained
             self.report.proven_rows += verdict.proven
 
-    def _check_folder(self, table: CatalogTable, ownership: Ownership, patience: Patience, now_ms: int) -> None:
+    def _check_folder(self, table: CatalogTable, ownership: Ownership, patience: GracePeriods, now_ms: int) -> None:
         listed = list_table(self._store, root_of(table.location))
         known = reachable(self._store, table.location, self._metadata(table), leaving=True)
         self.report.findings += check_orphans(self.name, listed, known, ownership, self.state, patience, now_ms)
@@ -224,7 +224,7 @@ class TopicCheck:
             where = f"{extent.topic}-{extent.partition}, offset {offset}"
             self.report.notes.append(f"{where}: other {', '.join(names)} than in {file.path}")
 
-    def _found(self, kind: Kind, text: str, place: str = "", partition: int | None = None) -> None:
+    def _found(self, kind: FindingKind, text: str, place: str = "", partition: int | None = None) -> None:
         self.report.findings.append(
             Finding(kind=kind, text=text, topic=self.name, place=place, partition=partition)
         )

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
-from lakestream.data.tables.foreign.allowed_changes import Refused, ours
+from lakestream.data.tables.foreign.allowed_changes import Refused, lakestream_properties
 from lakestream.data.tables.foreign.rows import Contents, contents, judge_rows
 from lakestream.data.tables.iceberg.committer import Committer, Stale
 from lakestream.data.tables.iceberg.metadata.documents import checked, parse_any
@@ -259,11 +259,11 @@ class _Elsewhere:
                     + ACCEPT
                 )
         bound = {
-            **ours(good.properties),
+            **lakestream_properties(good.properties),
             TOPIC_ID_PROPERTY: str(UUID(bytes=self._topic.id)),
             PROGRESS_PROPERTY: pack_progress(_landed(self._tools, self._topic)),
         }
-        if ours(now.properties) != bound:
+        if lakestream_properties(now.properties) != bound:
             told.append("the properties of Lakestream are what they were")
         updates.append({"action": "set-properties", "updates": bound})
         return updates, told, [{"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": now.main_id}]

@@ -27,7 +27,7 @@ from uuid import UUID
 from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.files.file_stats import Digest, add_digests
 from lakestream.data.tables.foreign.allowed_changes import Refused
-from lakestream.data.tables.foreign.continuity import Followed, Untold, follow, rewound
+from lakestream.data.tables.foreign.continuity import ForeignCommits, UnreportedRange, judge_commits, rewound
 from lakestream.data.tables.foreign.rows import judge_rows
 from lakestream.data.tables.iceberg.committer import Commit, Committer, Stale
 from lakestream.data.tables.iceberg.metadata.documents import checked
@@ -37,8 +37,8 @@ from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Range, un
 from lakestream.data.tables.iceberg.snapshots_since import since, waits
 from lakestream.data.tables.iceberg.topic_table import CLEAN_UP, TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.routed_store import WiderStore
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.routed_store import RoutedStore
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.errors import Corrupt, Exists, LakestreamError, Missing, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
@@ -65,7 +65,7 @@ class Outside:
     """Tables in one other catalog."""
 
     def __init__(
-        self, replica: Replica, catalog: OtherCatalog, store: WiderStore, committer: Committer, clock: Clock,
+        self, replica: Replica, catalog: OtherCatalog, store: RoutedStore, committer: Committer, clock: Clock,
         random: Random,
     ) -> None:  # fmt: skip
         self.catalog = catalog
@@ -194,10 +194,10 @@ class Outside:
         check_place(root_of(landing.location), location)
         return self.committer.load(location)
 
-    def _judge(self, landing: Landing, table: Table, landed: dict[int, int], own: Commit | None) -> Followed:
+    def _judge(self, landing: Landing, table: Table, landed: dict[int, int], own: Commit | None) -> ForeignCommits:
         new = checked(table.metadata)
         old = self._last_good(landing, new)
-        verdict = follow(old, new, landed)
+        verdict = judge_commits(old, new, landed)
         after = new.snapshot_fields(new.main_id)
         if verdict.moved and own is None and after is not None:
             judge_rows(
@@ -213,9 +213,9 @@ class Outside:
             # Catalogs remove metadata files that are old, and we were away for long.
             return rewound(new, landing.snapshot)
 
-    def _told_of(self, table: Table, verdict: Followed) -> list[LandedRange]:
+    def _told_of(self, table: Table, verdict: ForeignCommits) -> list[LandedRange]:
         """What the state has to know of rows that it was not told of. They are read: it forgets the WAL's copy."""
-        files = RecentFiles(self.store)
+        files = SmallFiles(self.store)
         try:
             reader = TableReader(self.store, files, ReadCaches(), lambda: table.metadata_location)
             return [_with_digest(one, _digest(reader, one.range)) for one in verdict.untold]
@@ -342,11 +342,11 @@ def _is_in(commit: Commit, metadata: TableMetadata) -> bool:
     return commit.snapshot_id in line and all(left.isdisjoint(expired) for expired in lists)
 
 
-def _digests(verdict: Followed) -> list[LandedRange]:
+def _digests(verdict: ForeignCommits) -> list[LandedRange]:
     return [_with_digest(one, Digest()) for one in verdict.untold]
 
 
-def _with_digest(one: Untold, found: Digest) -> LandedRange:
+def _with_digest(one: UnreportedRange, found: Digest) -> LandedRange:
     digest = one.digest or found
     return LandedRange(one.range.partition, one.range.start, one.range.end, digest.records, digest.hash)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lakestream.data.tables.files.slices import Source, source_of
+from lakestream.data.tables.files.slices import TailObject, source_of
 from lakestream.errors import Fenced
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
@@ -290,7 +290,7 @@ class Driver:
             )  # fmt: skip
 
 
-def sources_of(cluster: str, objects: Mapping[int, WalObject], works: Sequence[TopicWork]) -> dict[int, Source]:
+def sources_of(cluster: str, objects: Mapping[int, WalObject], works: Sequence[TopicWork]) -> dict[int, TailObject]:
     """The objects that the slices lie in, by their numbers."""
     numbers = {one.object for work in works for one in work.slices}
     return {number: source_of(cluster, objects[number]) for number in numbers}

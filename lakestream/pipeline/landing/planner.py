@@ -17,7 +17,7 @@ from heapq import merge, nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from lakestream.data.tables.files.slices import Slice, slices_of
+from lakestream.data.tables.files.slices import TailSlice, slices_of
 from lakestream.model.append_times import AppendTimes
 from lakestream.model.state import State
 from lakestream.model.streams import STRIDE, Stream, WalObject
@@ -58,7 +58,7 @@ class TopicWork:
     """What one topic lands in a round; it is committed whole or not at all."""
 
     topic_id: bytes
-    slices: tuple[Slice, ...]
+    slices: tuple[TailSlice, ...]
     """In the order of the objects, and of the offsets of each partition."""
     ranges: tuple[Range, ...]
 
@@ -72,7 +72,7 @@ class Share:
     """The part of a topic's work that one task does, ordered by partition and offset."""
 
     topic_id: bytes
-    slices: tuple[Slice, ...]
+    slices: tuple[TailSlice, ...]
 
 
 class Plan(NamedTuple):
@@ -149,7 +149,7 @@ def working(
     numbers = {number for stream in streams for number in stream.refs[::STRIDE]}
     known = {number: state.streams.objects[number] for number in numbers}
     times = state.streams.append_times.among(numbers)
-    taken: list[Slice] = []
+    taken: list[TailSlice] = []
     left = max_bytes
     for _, one in islice(merge(*(_in_order(stream, times) for stream in streams)), limits.topic_slices):
         if taken and one.length > left:
@@ -186,7 +186,7 @@ def _copied(stream: Stream, most: int) -> Stream:
     return copy
 
 
-def _work(topic_id: bytes, taken: Sequence[Slice]) -> TopicWork:
+def _work(topic_id: bytes, taken: Sequence[TailSlice]) -> TopicWork:
     ends: dict[int, tuple[int, int]] = {}
     for one in taken:
         start, _ = ends.get(one.partition, (one.first, 0))
@@ -195,7 +195,7 @@ def _work(topic_id: bytes, taken: Sequence[Slice]) -> TopicWork:
     return TopicWork(topic_id, tuple(taken), ranges)
 
 
-def _in_order(stream: Stream, times: AppendTimes) -> Iterator[tuple[int, Slice]]:
+def _in_order(stream: Stream, times: AppendTimes) -> Iterator[tuple[int, TailSlice]]:
     """A stream's slices with growing keys: merged objects are younger than what follows them, and must not wait."""
     key = 0
     for one in slices_of(stream, wanted_from(stream), times):
@@ -227,7 +227,7 @@ def divide(works: Sequence[TopicWork], slots: int, limits: RoundLimits) -> list[
 def _cut(work: TopicWork, parts: int) -> Iterator[Share]:
     """A large topic in even parts, in the order of its objects, so that each covers a narrow range of offsets."""
     each = -(-work.size // parts)
-    part: list[Slice] = []
+    part: list[TailSlice] = []
     passed = number = 0
     for one in work.slices:
         own = (passed + one.length // 2) // each
@@ -239,5 +239,5 @@ def _cut(work: TopicWork, parts: int) -> Iterator[Share]:
     yield Share(work.topic_id, by_offset(part))
 
 
-def by_offset(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+def by_offset(slices: Iterable[TailSlice]) -> tuple[TailSlice, ...]:
     return tuple(sorted(slices))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakestream.data.tables.files.file_stats import FileStats
-from lakestream.data.tables.files.slices import Slice, Source
+from lakestream.data.tables.files.slices import TailObject, TailSlice
 from lakestream.pipeline.landing.planner import Share
 
 
@@ -19,7 +19,7 @@ class TopicShare(msgspec.Struct, frozen=True, array_like=True):
     topic_id: bytes
     folder: str
     """Where its files go, as a URI; nobody else writes there (T12)."""
-    slices: list[Slice]
+    slices: list[TailSlice]
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
@@ -28,7 +28,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     number: int
     root: str
     """The URI of the folder or bucket that keys and tables lie below."""
-    objects: list[Source]
+    objects: list[TailObject]
     topics: list[TopicShare]
     elsewhere: dict[str, str] = {}
     """What object stores need that are not below the root, where another catalog has placed a table."""
@@ -38,7 +38,7 @@ class Places(NamedTuple):
     """Where everything of a round is: the root, the objects by their numbers in the state, the topics' folders."""
 
     root: str
-    sources: Mapping[int, Source]
+    sources: Mapping[int, TailObject]
     folders: Mapping[bytes, str]
     elsewhere: dict[str, str]
 

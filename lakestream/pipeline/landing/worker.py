@@ -15,8 +15,8 @@ from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.files.decode import STAMPED, Decoded, WalSlice, decode_pieces
 from lakestream.data.tables.files.file_stats import Digest, FileStats, add_digests
 from lakestream.data.tables.files.parquet import FileWriter
-from lakestream.data.tables.files.slices import Slice
-from lakestream.data.tables.stores.routed_store import open_elsewhere
+from lakestream.data.tables.files.slices import TailSlice
+from lakestream.data.tables.stores.routed_store import open_folder
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, LakestreamError, Missing, Retry, Unknown
 from lakestream.pipeline.landing.tasks import Answer, Failed, Landed, Task, TopicShare, pack_answers, unpack_task
@@ -64,7 +64,7 @@ def store_at(root: str, elsewhere: Mapping[str, str]) -> TableStore:
 
 @lru_cache(maxsize=STORES)
 def _store(root: str, options: tuple[tuple[str, str], ...]) -> TableStore:
-    return open_elsewhere(root, lambda: dict(options))
+    return open_folder(root, lambda: dict(options))
 
 
 def _home(store: TableStore, task: Task, share: TopicShare) -> TableStore:
@@ -151,7 +151,7 @@ def _wal_slices(
 
 def read_slices(task: Task, store: TableStore) -> "dict[Place, memoryview | LakestreamError]":
     """The bytes of every slice of the task, or why they cannot be had."""
-    wanted: dict[int, list[Slice]] = {}
+    wanted: dict[int, list[TailSlice]] = {}
     for share in task.topics:
         for one in share.slices:
             wanted.setdefault(one.object, []).append(one)
@@ -175,9 +175,9 @@ def read_slices(task: Task, store: TableStore) -> "dict[Place, memoryview | Lake
         return dict(pair for pairs in pool.map(read, wanted) for pair in pairs)
 
 
-def joined(slices: Iterable[Slice]) -> Iterator[tuple[int, int, list[Slice]]]:
+def joined(slices: Iterable[TailSlice]) -> Iterator[tuple[int, int, list[TailSlice]]]:
     """(start, length, slices): those that touch each other are one range."""
-    span: list[Slice] = []
+    span: list[TailSlice] = []
     start = end = 0
     for one in slices:
         if span and one.position == end:

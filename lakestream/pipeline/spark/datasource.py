@@ -45,7 +45,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
-from lakestream.data.tables.reading.scan import Piece, columns_of, offset_at, pieces, read
+from lakestream.data.tables.reading.scan import ScanPiece, columns_of, offset_at, pieces, read
 from lakestream.data.tables.reading.tail import PartitionBounds, TopicTail, fetch_tail
 from lakestream.errors import LakestreamError
 
@@ -186,7 +186,7 @@ class Lakestream(DataSource):
 class Part(InputPartition):
     """One task of a read."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: ScanPiece) -> None:
         super().__init__(piece)
         self.piece = piece
 

@@ -26,11 +26,11 @@ NOTHING, HEAD, BODY = "nothing", "headers", "a body"
 def protocol_class(crowd: Crowd, limits: HttpLimits, crowded: ASGIApp) -> type[asyncio.Protocol]:
     """uvicorn makes one for each connection. `crowded` is the application of those beyond the limits."""
 
-    class Connection(LimitedConnection):
+    class HttpConnection(LimitedConnection):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(crowd, limits, crowded, *args, **kwargs)
 
-    return Connection
+    return HttpConnection
 
 
 class LimitedConnection(H11Protocol):

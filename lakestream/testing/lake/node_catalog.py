@@ -14,9 +14,9 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import Warehouse, warehouse_uri
 from lakestream.model.catalog.tables import TableKey
 from lakestream.model.reasons import Reason
-from lakestream.protocol.http.iceberg.drafts import CommitRequest, Draft, Drafting
+from lakestream.protocol.http.iceberg.drafts import CommitRequest, Drafting, TableDraft
 from lakestream.protocol.http.iceberg.errors import CatalogError, of_exception
-from lakestream.protocol.http.iceberg.places import Places
+from lakestream.protocol.http.iceberg.places import TablePlaces
 from lakestream.protocol.http.iceberg.tables import Tables
 from lakestream.stream.housekeeping.purger import Purger
 
@@ -37,7 +37,7 @@ class NodeCatalog:
             replica = self._replica
             files = MetadataFiles(self._store, self._random)
             warehouse = Warehouse(warehouse_uri(self._store.root, replica.state.cluster))
-            places = Places(warehouse, lambda: replica.state.catalog.homes())
+            places = TablePlaces(warehouse, lambda: replica.state.catalog.homes())
             drafting = Drafting(self._store, files, places, self._clock, self._random)
             purger = Purger(replica, self._store, files, warehouse, self._grace_ms)
             self._made = Tables(replica, drafting, files), purger
@@ -61,7 +61,7 @@ class NodeCatalog:
         return _table(draft)
 
 
-def _table(draft: Draft) -> Table:
+def _table(draft: TableDraft) -> Table:
     return Table(draft.location, TableMetadata.parse(draft.metadata))
 
 

@@ -16,14 +16,14 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ArrowView:
     """A view and what has to live as long as it is used."""
 
     view: View
     owners: tuple[object, ...]
 
 
-def view_of(batch: pa.RecordBatch) -> Held:
+def view_of(batch: pa.RecordBatch) -> ArrowView:
     """The view of records as rows, with the columns of ARROW_SCHEMA; in rows of other columns the value is null."""
     columns = batch.columns
     partition, offset, timestamp, key, headers, flags, original = columns[:VALUE_PLACE]
@@ -32,7 +32,7 @@ def view_of(batch: pa.RecordBatch) -> Held:
     view = np.zeros(table_columns.SLOTS, dtype=np.int64)
     view[table_columns.ROWS] = batch.num_rows
     if not batch.num_rows:
-        return Held(view, ())
+        return ArrowView(view, ())
     view[table_columns.PARTITION] = partition.buffers()[1].address + 4 * partition.offset
     view[table_columns.OFFSET] = offset.buffers()[1].address + 8 * offset.offset
     view[table_columns.FLAGS] = flags.buffers()[1].address + 4 * flags.offset
@@ -51,15 +51,15 @@ def view_of(batch: pa.RecordBatch) -> Held:
     header_keys, header_values = headers.values.flatten()
     _place(view, table_columns.HEADER_KEY, header_keys)
     _place(view, table_columns.HEADER_VALUE, header_values)
-    return Held(view, (batch, value, header_keys, header_values))
+    return ArrowView(view, (batch, value, header_keys, header_values))
 
 
-def bytes_view_of(column: pa.Array) -> Held:
+def bytes_view_of(column: pa.Array) -> ArrowView:
     """The view of one column of bytes alone, in the slot of keys."""
     view = np.zeros(table_columns.SLOTS, dtype=np.int64)
     view[table_columns.ROWS] = len(column)
     _place(view, table_columns.KEY, column)
-    return Held(view, (column,))
+    return ArrowView(view, (column,))
 
 
 def digest_rows(rows: pa.Table | pa.RecordBatch) -> dict[int, Digest]:

@@ -13,7 +13,7 @@ _COMPARED_BYTES = BOUND_BYTES + 1
 """One more than a bound keeps, which tells whether the greatest value goes on behind it."""
 
 
-class Bounds:
+class ColumnBounds:
     """Gathers the least value, the greatest, and the number of nulls of every column of numbers, times or bytes."""
 
     def __init__(self, columns: StreamColumns = RAW_COLUMNS) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestream.data.tables.files.arrow_view import Numbers, by_partition, produced_timestamps
-from lakestream.data.tables.files.column_bounds import Bounds
+from lakestream.data.tables.files.column_bounds import ColumnBounds
 from lakestream.data.tables.files.file_stats import Digests, FileStats, Run
 from lakestream.data.tables.files.stream_columns import RAW_COLUMNS, StreamColumns, field_id_of
 from lakestream.errors import Corrupt
@@ -67,7 +67,7 @@ class FileWriter:
         self._row_group_bytes = row_group_bytes
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
-        self._bounds = Bounds(columns)
+        self._bounds = ColumnBounds(columns)
         self._runs: list[list[Run]] = []
 
     def add(self, rows: pa.RecordBatch) -> None:

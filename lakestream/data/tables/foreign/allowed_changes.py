@@ -20,7 +20,7 @@ class Refused(Exception):
 def judge_metadata(old: TableMetadata, new: TableMetadata) -> bool:
     """Whether `main` has moved, so that the rows have to be judged. Raises Refused or Conflict."""
     judge_form(old, new)
-    if ours(old.properties) != ours(new.properties):
+    if lakestream_properties(old.properties) != lakestream_properties(new.properties):
         raise Refused(f"properties that begin with {RESERVED_PREFIX} are written by Lakestream only")
     _judge_snapshots(old, new)
     return _main_moves(old, new)
@@ -37,7 +37,7 @@ def judge_form(old: TableMetadata, new: TableMetadata) -> None:
     _judge_columns(old, new)
 
 
-def ours(properties: Mapping[str, str]) -> dict[str, str]:
+def lakestream_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name.startswith(RESERVED_PREFIX)}
 
 
@@ -62,7 +62,7 @@ def _by_id(schema: Json) -> dict[int, Json]:
 def _judge_snapshots(old: TableMetadata, new: TableMetadata) -> None:
     known = {head.snapshot_id for head in old.snapshots}
     for snapshot in new.value("snapshots"):
-        if snapshot["snapshot-id"] not in known and ours(snapshot.get("summary") or {}):
+        if snapshot["snapshot-id"] not in known and lakestream_properties(snapshot.get("summary") or {}):
             raise Refused(f"a summary that begins with {RESERVED_PREFIX} is written by Lakestream only")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lakestream.data.tables.files.file_stats import Digest
-from lakestream.data.tables.foreign.allowed_changes import Refused, judge_form, ours
+from lakestream.data.tables.foreign.allowed_changes import Refused, judge_form, lakestream_properties
 from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, TableMetadata
 from lakestream.data.tables.iceberg.progress import (
@@ -23,7 +23,7 @@ from lakestream.errors import Corrupt
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class UnreportedRange:
     """Offsets that are rows and that the state does not know of; without a digest if the summaries are gone."""
 
     range: Range
@@ -31,18 +31,18 @@ class Untold:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class ForeignCommits:
     """What came since: whether `main` moved, so that rows have to be judged, and what landed."""
 
     moved: bool
-    untold: tuple[Untold, ...]
+    untold: tuple[UnreportedRange, ...]
 
     @property
     def ranges(self) -> list[Range]:
         return [one.range for one in self.untold]
 
 
-def follow(old: TableMetadata, new: TableMetadata, landed: Mapping[int, int]) -> Followed:
+def judge_commits(old: TableMetadata, new: TableMetadata, landed: Mapping[int, int]) -> ForeignCommits:
     """Judge the metadata; `landed` is the state's progress by partition. Raises Refused, or Corrupt."""
     judge_form(old, new)
     if _kept(old) != _kept(new):
@@ -50,7 +50,7 @@ def follow(old: TableMetadata, new: TableMetadata, landed: Mapping[int, int]) ->
     since, whole = _since(old, new)
     grown = _grown(new, landed)
     untold = [_accounted(since, whole, one) for one in grown]
-    return Followed(old.main_id != new.main_id, tuple(untold))
+    return ForeignCommits(old.main_id != new.main_id, tuple(untold))
 
 
 def rewound(metadata: TableMetadata, snapshot_id: int) -> TableMetadata:
@@ -62,7 +62,9 @@ def rewound(metadata: TableMetadata, snapshot_id: int) -> TableMetadata:
 
 
 def _kept(metadata: TableMetadata) -> dict[str, str]:
-    return {name: value for name, value in ours(metadata.properties).items() if name != PROGRESS_PROPERTY}
+    return {
+        name: value for name, value in lakestream_properties(metadata.properties).items() if name != PROGRESS_PROPERTY
+    }
 
 
 def _since(old: TableMetadata, new: TableMetadata) -> tuple[list[Json], bool]:
@@ -114,10 +116,10 @@ def _grown(new: TableMetadata, landed: Mapping[int, int]) -> list[Range]:
     return [Range(number, landed[number], end) for number, end in sorted(progress.items()) if end > landed[number]]
 
 
-def _accounted(since: Sequence[Json], whole: bool, grown: Range) -> Untold:
+def _accounted(since: Sequence[Json], whole: bool, grown: Range) -> UnreportedRange:
     """What our commits landed of a partition, as one range. Raises Refused if something else moved its progress."""
     if not whole:
-        return Untold(grown, None)
+        return UnreportedRange(grown, None)
     at: int | None = None
     start, total = grown.start, Digest()
     known = True
@@ -140,4 +142,4 @@ def _accounted(since: Sequence[Json], whole: bool, grown: Range) -> Untold:
         raise Refused(f"its progress in partition {grown.partition} was moved by somebody else")
     if total.records > grown.end - start:
         raise Corrupt("a snapshot's digests count more records than it landed")
-    return Untold(Range(grown.partition, start, grown.end), total if known else None)
+    return UnreportedRange(Range(grown.partition, start, grown.end), total if known else None)

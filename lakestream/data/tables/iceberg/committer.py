@@ -21,9 +21,9 @@ from lakestream.data.tables.iceberg.manifests.files import (
     DATA,
     DELETED,
     EXISTING,
-    Layout,
     Manifest,
     ManifestFile,
+    ManifestLayout,
     NewFile,
     added_entry,
     layout,
@@ -55,7 +55,7 @@ from lakestream.data.tables.iceberg.snapshot_history import History
 from lakestream.data.tables.iceberg.summaries import RANGES_KEY, Changes, is_our_append, summary_after
 from lakestream.data.tables.iceberg.topic_table import CLEAN_UP, versions_max
 from lakestream.data.tables.stores.lru import Lru
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Missing, Retry
 
@@ -104,7 +104,7 @@ class Committer:
         it forgets the log of snapshots before one that goes, and with it what there was at a time.
         """
         self.history = history
-        self._files = RecentFiles(store)
+        self._files = SmallFiles(store)
         self._chance = chance
         self._owner = owner
         self._tables: Lru[str, Table] = Lru(TABLE_BYTES_MAX)
@@ -261,7 +261,7 @@ class _Work:
     """One commit in the making: its numbers, and the files that it will write."""
 
     def __init__(
-        self, files: RecentFiles, chance: random.Random, table: Table, now_ms: int, owner: str,
+        self, files: SmallFiles, chance: random.Random, table: Table, now_ms: int, owner: str,
         history: History | None,
     ) -> None:  # fmt: skip
         self._history = history
@@ -281,23 +281,23 @@ class _Work:
         self._owner = owner
         self._files: dict[str, bytes] = {}
 
-    def unpartitioned(self) -> tuple[Layout, dict[str, Any] | None]:
+    def unpartitioned(self) -> tuple[ManifestLayout, dict[str, Any] | None]:
         """The layout for files of no one partition of a user's spec (T19), and the spec if it has to be added."""
         specs = self._metadata.specs
         found = next((spec for _, spec in sorted(specs.items()) if not spec["fields"]), None)
         spec = found or {"spec-id": max(specs) + 1, "fields": []}
         return layout(self._metadata.schema, spec), None if found else spec
 
-    def home_of(self, files: Sequence[NewFile]) -> tuple[Layout, dict[str, Any] | None]:
+    def home_of(self, files: Sequence[NewFile]) -> tuple[ManifestLayout, dict[str, Any] | None]:
         if not files[0].partition:
             return self.unpartitioned()
         return layout(self._metadata.schema, self._metadata.specs[self._metadata.value("default-spec-id")]), None
 
-    def add(self, files: Sequence[NewFile], home: Layout) -> ManifestFile:
+    def add(self, files: Sequence[NewFile], home: ManifestLayout) -> ManifestFile:
         entries = [(added_entry(file, self.snapshot_id), runs_of_groups(file.stats.runs)) for file in files]
         return self._write(home, DATA, entries, None)
 
-    def merge(self, joined: Sequence[ManifestFile], home: Layout) -> list[ManifestFile]:
+    def merge(self, joined: Sequence[ManifestFile], home: ManifestLayout) -> list[ManifestFile]:
         entries: list[tuple[dict[str, Any], Any]] = []
         for manifest in self._read_all(joined):
             entries += [({**manifest.entries[at], "status": EXISTING}, manifest.runs[at]) for at in manifest.live()]
@@ -327,7 +327,7 @@ class _Work:
         return kept, gone
 
     def _write(
-        self, how: Layout, content: int, entries: list[tuple[dict[str, Any], Any]], partitions: list[Any] | None
+        self, how: ManifestLayout, content: int, entries: list[tuple[dict[str, Any], Any]], partitions: list[Any] | None
     ) -> ManifestFile:
         path = f"{self._metadata.location}/metadata/{self._name}-m{len(self._files)}.avro"
         listed, data = write_manifest(

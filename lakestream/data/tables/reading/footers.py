@@ -33,7 +33,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True)
-class Footer:
+class FileFooter:
     """A file's footer, and where its row groups begin, counted in rows."""
 
     path: str
@@ -45,17 +45,17 @@ class Footer:
         return np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).tolist()  # type: ignore[no-any-return]
 
 
-def read_footer(store: TableStore, path: str, size: int) -> Footer:
+def read_footer(store: TableStore, path: str, size: int) -> FileFooter:
     """Raises Missing or Corrupt."""
     guess = min(size, FOOTER_GUESS_BYTES)
     [tail] = store.read(path, [(size - guess, guess)])
     needed = footer_bytes(tail)
     if needed > len(tail):
         [tail] = store.read(path, [(max(size - needed, 0), needed)])
-    return Footer(path, parse_footer(tail))
+    return FileFooter(path, parse_footer(tail))
 
 
-def read_group(store: TableStore, footer: Footer, group: int, added: Sequence[pa.Field] = ()) -> pa.RecordBatch:
+def read_group(store: TableStore, footer: FileFooter, group: int, added: Sequence[pa.Field] = ()) -> pa.RecordBatch:
     """The rows of a row group as one batch, with columns that somebody `added` behind. Raises Missing or Corrupt."""
     start, length = row_group_range(footer.metadata, group)
     [data] = store.read(footer.path, [(start, length)])
@@ -69,7 +69,7 @@ def read_group(store: TableStore, footer: Footer, group: int, added: Sequence[pa
     return rows[0] if rows else pa.RecordBatch.from_pylist([], schema=None)
 
 
-def runs_in_file(store: TableStore, footer: Footer) -> "RunMatrix":
+def runs_in_file(store: TableStore, footer: FileFooter) -> "RunMatrix":
     """The runs of a file, out of its narrow columns. Raises Missing or Corrupt.
 
     Not from an entry in its footer: engines copy such entries into files that they make of other rows.
@@ -78,7 +78,7 @@ def runs_in_file(store: TableStore, footer: Footer) -> "RunMatrix":
     return np.concatenate([run_matrix([]), *(_runs_in_group(store, footer, group) for group in groups)])
 
 
-def _runs_in_group(store: TableStore, footer: Footer, group: int) -> "RunMatrix":
+def _runs_in_group(store: TableStore, footer: FileFooter, group: int) -> "RunMatrix":
     columns = _leaf_columns(footer.metadata)
     if not _has_only_nulls(footer.metadata, group, columns[ORIGINAL_ID]):
         rows = read_group(store, footer, group)

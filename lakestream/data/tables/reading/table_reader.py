@@ -20,11 +20,11 @@ from lakestream.data.tables.files.parquet import row_sizes
 from lakestream.data.tables.files.runs import FIRST, MAX_TIMESTAMP
 from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
-from lakestream.data.tables.reading.footers import Footer, read_footer, read_group, runs_in_file
+from lakestream.data.tables.reading.footers import FileFooter, read_footer, read_group, runs_in_file
 from lakestream.data.tables.reading.index import IndexedFile, TableView, latest_first
 from lakestream.data.tables.reading.position_deletes import parse_deletes, within
 from lakestream.data.tables.stores.lru import Lru
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing
 
@@ -48,7 +48,7 @@ LEAST_ROW_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PartitionRows:
     """All rows of a partition in [start, end), in order; an offset without a row is a gap (deleted, aborted ...)."""
 
     rows: pa.Table
@@ -83,7 +83,7 @@ class ReadCaches:
     ) -> None:
         self.groups: Lru[GroupKey, RowGroup] = Lru(row_group_bytes)
         self.deletes: Lru[str, dict[str, Positions]] = Lru(delete_bytes)
-        self.footers: Lru[str, Footer] = Lru(footer_count)
+        self.footers: Lru[str, FileFooter] = Lru(footer_count)
         self._decoding: dict[GroupKey, Future[RowGroup]] = {}
         self._lock = Lock()
 
@@ -123,7 +123,7 @@ class TableReader:
     """
 
     def __init__(
-        self, store: TableStore, files: RecentFiles, caches: ReadCaches, current: Callable[[], str],
+        self, store: TableStore, files: SmallFiles, caches: ReadCaches, current: Callable[[], str],
         added: Sequence[pa.Field] = (),
     ) -> None:  # fmt: skip
         self._store = store
@@ -138,7 +138,7 @@ class TableReader:
     def __repr__(self) -> str:
         return f"TableReader({self._view!r})"
 
-    def read_rows(self, partition: int, offset: int, upto: int, max_bytes: int) -> Rows:
+    def read_rows(self, partition: int, offset: int, upto: int, max_bytes: int) -> PartitionRows:
         """Rows from `offset` on, below `upto`, of about `max_bytes`; one row at least, if there is any.
 
         Raises Missing if files stay gone, Corrupt if what is there cannot be a stream's table.
@@ -210,7 +210,7 @@ class TableReader:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def _read_rows(self, view: TableView, partition: int, offset: int, upto: int, max_bytes: int) -> Rows:
+    def _read_rows(self, view: TableView, partition: int, offset: int, upto: int, max_bytes: int) -> PartitionRows:
         taken: list[pa.RecordBatch] = []
         left = max_bytes
         at = offset
@@ -232,7 +232,7 @@ class TableReader:
                 break
             at = window.end
             self._leave(window.groups, partition)
-        return Rows(pa.Table.from_batches(taken, schema=self._schema), offset, at)
+        return PartitionRows(pa.Table.from_batches(taken, schema=self._schema), offset, at)
 
     def _select(
         self, view: TableView, file: IndexedFile, group: int, partition: int, start: int, end: int
@@ -273,7 +273,7 @@ class TableReader:
             if held is not None and len(held.partitions) and held.partitions[-1] == partition:
                 self._caches.groups.cool((file.path, group))
 
-    def _footer(self, file: IndexedFile) -> Footer:
+    def _footer(self, file: IndexedFile) -> FileFooter:
         found = self._caches.footers.get(file.path)
         if found is None:
             found = read_footer(self._store, file.path, file.size)

@@ -1,10 +1,10 @@
 """The way to the tables from the event loop: threads of their own, a reader a table, and reading ahead.
 
-Replay must never starve the tail: all reads of tables share two threads of low priority and wait for each other, not for
-the hot path. Two threads are for latency: a slow read does not stop the other consumers (on two busy cores they read row
-groups 0.8 to 1.4 times as fast as one). A third thread decodes the next row group of a consumer that reads on, which
-makes a replay 1.2 to 1.3 times as fast (bench/table_threads.py). After some seconds without a read the memory goes back
-to the system.
+Replay must never starve the tail: all reads of tables share two threads of low priority and wait for each other, not
+for the hot path. Two threads are for latency: a slow read does not stop the other consumers (on two busy cores they
+read row groups 0.8 to 1.4 times as fast as one). A third thread decodes the next row group of a consumer that reads on,
+which makes a replay 1.2 to 1.3 times as fast (bench/table_threads.py). After some seconds without a read the memory
+goes back to the system.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lakestream.data.tables.reading.table_reader import FoundRow, ReadCaches, Rows, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.reading.table_reader import FoundRow, PartitionRows, ReadCaches, TableReader
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import LakestreamError
 from lakestream.process.allocator import give_back
@@ -58,7 +58,7 @@ class TableReaders:
     def __init__(self, store: TableStore, limits: TableReadLimits | None = None) -> None:
         self._limits = limits or TableReadLimits()
         self._store = store
-        self._files = RecentFiles(store, self._limits.small_file_bytes)
+        self._files = SmallFiles(store, self._limits.small_file_bytes)
         self._caches = ReadCaches(row_group_bytes=self._limits.row_group_bytes, footer_count=self._limits.footers)
         self._readers: OrderedDict[str, TableReader] = OrderedDict()
         self._ends: OrderedDict[tuple[str, int], tuple[int, float]] = OrderedDict()
@@ -78,13 +78,13 @@ class TableReaders:
 
     async def rows(
         self, table_uuid: str, current: Current, partition: int, offset: int, upto: int, max_bytes: int
-    ) -> Rows:
+    ) -> PartitionRows:
         """Rows of a partition from `offset` on, below `upto` (what the state says has landed): see TableReader."""
         return await self.made_of_rows(table_uuid, current, partition, offset, upto, max_bytes, lambda found: found)
 
     async def made_of_rows(
         self, table_uuid: str, current: Current, partition: int, offset: int, upto: int, max_bytes: int,
-        make: Callable[[Rows], T],
+        make: Callable[[PartitionRows], T],
     ) -> T:  # fmt: skip
         """What `make` makes of the rows, in the same thread."""
         reader = self._reader(table_uuid, current)

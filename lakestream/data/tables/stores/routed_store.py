@@ -30,12 +30,12 @@ def store_options(properties: Mapping[str, str]) -> dict[str, str]:
     return {_OBSTORE[name]: str(properties[name]) for name in named}
 
 
-def outside_roots(catalog: Catalog) -> list[str]:
+def external_roots(catalog: Catalog) -> list[str]:
     """The folders of all tables that are in other catalogs."""
     return [root_of(landing.location) for landing in list(catalog.landings.values()) if landing.location]
 
 
-def open_elsewhere(root: str, options: Callable[[], Mapping[str, str]]) -> DatedStore:
+def open_folder(root: str, options: Callable[[], Mapping[str, str]]) -> DatedStore:
     """The store of one folder. A folder of this machine needs no options."""
     return open_table_store(root, **({} if root.startswith("file:") else options()))
 
@@ -50,12 +50,12 @@ def place_of(root: str, metadata_location: str) -> str:
     return root if metadata_location.startswith(f"{root}/") else root_of(metadata_location)
 
 
-def open_wide(root: str, roots: Callable[[], Iterable[str]]) -> "WiderStore":
+def open_routed(root: str, roots: Callable[[], Iterable[str]]) -> "RoutedStore":
     """For tools that only read: the environment has what stores elsewhere need."""
-    return WiderStore(open_table_store(root), roots, dict)
+    return RoutedStore(open_table_store(root), roots, dict)
 
 
-class WiderStore:
+class RoutedStore:
     """A TableStore. `roots` names the folders elsewhere, `options` what their object stores need; both asked late."""
 
     def __init__(
@@ -70,7 +70,7 @@ class WiderStore:
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        return f"WiderStore({self._own!r}, {len(self._stores)} elsewhere)"
+        return f"RoutedStore({self._own!r}, {len(self._stores)} elsewhere)"
 
     def allow(self, root: str) -> None:
         """A table that was just made there, before the state knows."""
@@ -119,7 +119,7 @@ class WiderStore:
 
     def _opened(self, root: str) -> DatedStore:
         with self._lock:
-            found = self._stores.pop(root, None) or open_elsewhere(root, self._options)
+            found = self._stores.pop(root, None) or open_folder(root, self._options)
             self._stores[root] = found
             if len(self._stores) > OPEN_MAX:
                 del self._stores[next(iter(self._stores))]

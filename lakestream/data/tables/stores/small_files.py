@@ -1,8 +1,8 @@
 """A table's small files, several at a time, with a cache of those that were just written or read.
 
-A commit reads again what the last one wrote; files never change, so the cache is never stale. Eight threads put 24 files
-9 times as fast into a folder, whose syncs then overlap, and get them 7 times as fast from a store that answers in 10 ms;
-getting them from a folder takes 2 ms instead of 1 (bench/table_threads.py).
+A commit reads again what the last one wrote; files never change, so the cache is never stale. Eight threads put 24
+files 9 times as fast into a folder, whose syncs then overlap, and get them 7 times as fast from a store that answers in
+10 ms; getting them from a folder takes 2 ms instead of 1 (bench/table_threads.py).
 """
 
 from collections import OrderedDict
@@ -15,13 +15,13 @@ from lakestream.data.tables.stores.table_store import TableStore
 
 S = TypeVar("S")
 T = TypeVar("T")
-RECENT_BYTES_MAX = 32 * 1024 * 1024
+CACHED_BYTES_MAX = 32 * 1024 * 1024
 
 
-class RecentFiles:
+class SmallFiles:
     """Reads and writes through a store, in parallel. For threads."""
 
-    def __init__(self, store: TableStore, limit_bytes: int = RECENT_BYTES_MAX) -> None:
+    def __init__(self, store: TableStore, limit_bytes: int = CACHED_BYTES_MAX) -> None:
         self._store = store
         self._limit_bytes = limit_bytes
         self._kept: OrderedDict[str, bytes] = OrderedDict()
@@ -30,7 +30,7 @@ class RecentFiles:
         self._requests = ThreadPoolExecutor(store.requests_at_once, "table-files")
 
     def __repr__(self) -> str:
-        return f"RecentFiles({self._store!r}, {self._kept_bytes} bytes)"
+        return f"SmallFiles({self._store!r}, {self._kept_bytes} bytes)"
 
     def close(self) -> None:
         self._requests.shutdown()

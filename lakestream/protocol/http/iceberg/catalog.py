@@ -29,13 +29,13 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import SEPARATOR, Warehouse, name_problem, namespace_problem
 from lakestream.model.catalog.tables import TableKey
 from lakestream.protocol.http.bodies import BodyDecoder
-from lakestream.protocol.http.iceberg.drafts import CommitRequest, CreateRequest, Draft, Drafting
+from lakestream.protocol.http.iceberg.drafts import CommitRequest, CreateRequest, Drafting, TableDraft
 from lakestream.protocol.http.iceberg.errors import CatalogError, answer_of, bad_request, of_exception
 from lakestream.protocol.http.iceberg.namespaces import Namespaces, page
 from lakestream.protocol.http.iceberg.openapi import openapi
-from lakestream.protocol.http.iceberg.places import Places
+from lakestream.protocol.http.iceberg.places import TablePlaces
 from lakestream.protocol.http.iceberg.tables import Tables
-from lakestream.protocol.http.iceberg.views import CommitViewRequest, CreateViewRequest, LoadedView, Views
+from lakestream.protocol.http.iceberg.views import CommitViewRequest, CreateViewRequest, LoadedView, ViewEndpoints
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +91,9 @@ def catalog_app(
 ) -> ASGIApp:
     """The catalog over one store, which holds the warehouse; `defaults` are settings handed to clients."""
     files = MetadataFiles(store, random)
-    places = Places(warehouse, lambda: replica.state.catalog.homes())
+    places = TablePlaces(warehouse, lambda: replica.state.catalog.homes())
     drafting = Drafting(store, files, places, clock, random)
-    views = Views(replica, files, places, clock, random)
+    views = ViewEndpoints(replica, files, places, clock, random)
     api = CatalogApi(Namespaces(replica), Tables(replica, drafting, files), views, defaults or {})
     routes = [Route(path, answered(handler), methods=[method]) for method, path, handler in api.routes()]
     routes += [
@@ -137,7 +137,9 @@ def answered(handler: Handler) -> Handler:
 class CatalogApi:
     """One method for each operation of the document."""
 
-    def __init__(self, namespaces: Namespaces, tables: Tables, views: Views, defaults: Mapping[str, str]) -> None:
+    def __init__(
+        self, namespaces: Namespaces, tables: Tables, views: ViewEndpoints, defaults: Mapping[str, str]
+    ) -> None:
         self._namespaces = namespaces
         self._tables = tables
         self._views = views
@@ -357,7 +359,7 @@ def _listed(name: str, items: list[Any], following: str | None) -> Response:
     return JSONResponse({name: items} if following is None else {name: items, "next-page-token": following})
 
 
-def _loaded(table: Draft, which: str = "all") -> Response:
+def _loaded(table: TableDraft, which: str = "all") -> Response:
     """Without settings of the store: DuckDB takes those of a table for credentials, and then no others."""
     metadata = table.metadata
     if which == "refs" or metadata[:1] != b"{":
@@ -380,5 +382,5 @@ def _loaded_view(view: LoadedView) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-def _tag(table: Draft, which: str) -> str:
+def _tag(table: TableDraft, which: str) -> str:
     return f'"{blake2b(f"{table.location} {which}".encode(), digest_size=16).hexdigest()}"'

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from lakestream.data.tables.foreign.allowed_changes import Refused, judge_metadata, ours
+from lakestream.data.tables.foreign.allowed_changes import Refused, judge_metadata, lakestream_properties
 from lakestream.data.tables.iceberg.metadata.documents import (
     check_requirements,
     new_metadata,
@@ -42,7 +42,7 @@ from lakestream.model.catalog.names import (
 )
 from lakestream.model.catalog.tables import CatalogTable, TableChange, TableKey
 from lakestream.protocol.http.iceberg.errors import no_such_table
-from lakestream.protocol.http.iceberg.places import Places
+from lakestream.protocol.http.iceberg.places import TablePlaces
 
 CLEAN_UP = "write.metadata.delete-after-commit.enabled"
 _OF_TOPICS = (TOPIC_ID_PROPERTY, PROGRESS_PROPERTY)
@@ -70,7 +70,7 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class TableDraft:
     """A table as it would be: where its metadata lies, the metadata, and the change (None: nothing has to change)."""
 
     location: str
@@ -87,7 +87,7 @@ class Drafting:
         self,
         store: TableStore,
         files: MetadataFiles,
-        places: Places,
+        places: TablePlaces,
         clock: Clock,
         random: Random,
     ) -> None:
@@ -103,7 +103,7 @@ class Drafting:
 
     # -- new tables -------------------------------------------------------------------------------------------------
 
-    def create(self, namespace: str, request: CreateRequest) -> Draft:
+    def create(self, namespace: str, request: CreateRequest) -> TableDraft:
         uuid = self.uuid()
         location = (request.location or self._warehouse.place_for(namespace, request.name, uuid)).rstrip("/")
         metadata = new_metadata(
@@ -117,12 +117,12 @@ class Drafting:
         )
         self._judge_new(metadata)
         if request.stage_create:
-            return Draft(location="", metadata=metadata.encode(), change=None)
+            return TableDraft(location="", metadata=metadata.encode(), change=None)
         return self._made((namespace, request.name), metadata)
 
-    def _made(self, key: TableKey, metadata: TableMetadata) -> Draft:
+    def _made(self, key: TableKey, metadata: TableMetadata) -> TableDraft:
         location, data = self._files.write(metadata, "")
-        return Draft(location=location, metadata=data, change=TableChange(*key, metadata.uuid, "", location))
+        return TableDraft(location=location, metadata=data, change=TableChange(*key, metadata.uuid, "", location))
 
     def _judge_new(self, metadata: TableMetadata) -> None:
         if not _UUID.fullmatch(metadata.uuid):
@@ -130,7 +130,7 @@ class Drafting:
         self._judge_own(None, metadata, ())
         self._places.judge("the location", metadata.location)
 
-    def register(self, key: TableKey, place: str, replaced: CatalogTable | None) -> Draft:
+    def register(self, key: TableKey, place: str, replaced: CatalogTable | None) -> TableDraft:
         """A table out of a metadata file that is there already, maybe an earlier one of the table that it replaces."""
         if not self._warehouse.admits(place) or not place.endswith(METADATA_SUFFIX):
             raise Invalid(f"{place} is no metadata file in the warehouse {self._warehouse.uri}")
@@ -142,7 +142,7 @@ class Drafting:
         if not _UUID.fullmatch(metadata.uuid):
             raise Invalid(f"{metadata.uuid!r} is no uuid")
         self._judge_registered(metadata, place, replaced)
-        return Draft(location=place, metadata=data, change=TableChange(*key, metadata.uuid, "", place))
+        return TableDraft(location=place, metadata=data, change=TableChange(*key, metadata.uuid, "", place))
 
     def _judge_registered(self, metadata: TableMetadata, place: str, replaced: CatalogTable | None) -> None:
         """The file leads to no folder of another table, and calls no file an earlier version that is none of its own.
@@ -165,16 +165,16 @@ class Drafting:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def commit(self, key: TableKey, table: CatalogTable | None, request: CommitRequest) -> Draft:
+    def commit(self, key: TableKey, table: CatalogTable | None, request: CommitRequest) -> TableDraft:
         if table is None:
             return self._commit_new(key, request)
         data = self._files.read(table.location)
         base = parse_any(data)
         if is_done(base, request.updates):
-            return Draft(location=table.location, metadata=data, change=None)
+            return TableDraft(location=table.location, metadata=data, change=None)
         check_requirements(base, request.requirements)
         if not request.updates:
-            return Draft(location=table.location, metadata=data, change=None)
+            return TableDraft(location=table.location, metadata=data, change=None)
         now_ms = max(self._clock.wall_ms(), base.value("last-updated-ms"))
         metadata = apply_updates(base, request.updates, now_ms, table.location)
         if table.topic_id:
@@ -187,9 +187,9 @@ class Drafting:
         metadata = metadata.replaced({"metadata-log": versions})
         location, data = self._files.write(metadata, table.location)
         change = TableChange(*key, table.uuid, table.location, location)
-        return Draft(location=location, metadata=data, change=change, obsolete=self._obsolete(base, metadata))
+        return TableDraft(location=location, metadata=data, change=change, obsolete=self._obsolete(base, metadata))
 
-    def _commit_new(self, key: TableKey, request: CommitRequest) -> Draft:
+    def _commit_new(self, key: TableKey, request: CommitRequest) -> TableDraft:
         if not any(requirement.get("type") == "assert-create" for requirement in request.requirements):
             raise no_such_table(shown(*key))
         check_requirements(None, request.requirements)
@@ -284,7 +284,7 @@ def _paths(properties: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _reserved(properties: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in ours(properties).items() if name not in _OF_TOPICS}
+    return {name: value for name, value in lakestream_properties(properties).items() if name not in _OF_TOPICS}
 
 
 def is_done(metadata: TableMetadata, updates: list[dict[str, Any]]) -> bool:

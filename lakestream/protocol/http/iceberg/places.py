@@ -6,7 +6,7 @@ from lakestream.data.tables.iceberg.metadata.schemas import Invalid
 from lakestream.model.catalog.names import STREAMS, Warehouse, canonical, overlap, within
 
 
-class Places:
+class TablePlaces:
     """Judges places. `roots` gives the folders of the tables and views that there are."""
 
     def __init__(self, warehouse: Warehouse, roots: Callable[[], Iterable[str]]) -> None:

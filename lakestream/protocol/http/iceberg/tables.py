@@ -17,7 +17,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import STREAMS, name_problem, shown
 from lakestream.model.catalog.tables import Catalog, CatalogTable, CommitTables, TableChange, TableKey
 from lakestream.model.reasons import No, Reason
-from lakestream.protocol.http.iceberg.drafts import CommitRequest, CreateRequest, Draft, Drafting
+from lakestream.protocol.http.iceberg.drafts import CommitRequest, CreateRequest, Drafting, TableDraft
 from lakestream.protocol.http.iceberg.errors import (
     CatalogError,
     bad_request,
@@ -55,12 +55,12 @@ class Tables:
             raise no_such_table(shown(*key))
         return table
 
-    async def load(self, key: TableKey) -> Draft:
+    async def load(self, key: TableKey) -> TableDraft:
         table = await self.find(key)
         data = await asyncio.to_thread(self._files.read_present, table.location)
-        return Draft(location=table.location, metadata=data, change=None)
+        return TableDraft(location=table.location, metadata=data, change=None)
 
-    async def create(self, namespace: str, request: CreateRequest) -> Draft:
+    async def create(self, namespace: str, request: CreateRequest) -> TableDraft:
         key = await self._free(namespace, request.name)
         draft = await self._drafted(lambda: self._drafting.create(namespace, request))
         if draft.change is not None:
@@ -69,7 +69,7 @@ class Tables:
             raise of_refusal(No(Reason.TABLE_EXISTS, f"Table already exists: {shown(*key)}"))
         return draft
 
-    async def register(self, namespace: str, name: str, place: str, overwrite: bool) -> Draft:
+    async def register(self, namespace: str, name: str, place: str, overwrite: bool) -> TableDraft:
         await self._replica.catch_up()
         old = self.catalog.tables.get((namespace, name)) if overwrite else None
         key = (namespace, name) if old is not None else await self._free(namespace, name)
@@ -97,7 +97,7 @@ class Tables:
             raise of_refusal(No(Reason.TABLE_BOUND, f"the namespace {STREAMS} belongs to the topics"))
         return namespace, name
 
-    async def _propose_new(self, draft: Draft, changes: list[TableChange]) -> None:
+    async def _propose_new(self, draft: TableDraft, changes: list[TableChange]) -> None:
         try:
             outcome = await self._replica.propose(CommitTables(changes))
         except (Retry, Fenced):
@@ -128,7 +128,7 @@ class Tables:
                 raise of_refusal(outcome)
         raise busy()
 
-    async def commit(self, requests: Sequence[tuple[TableKey, CommitRequest]]) -> list[Draft]:
+    async def commit(self, requests: Sequence[tuple[TableKey, CommitRequest]]) -> list[TableDraft]:
         """Commit to all tables or to none; answer i belongs to request i."""
         keys = [key for key, _ in requests]
         if len(set(keys)) != len(keys):
@@ -141,8 +141,8 @@ class Tables:
                     return drafts
         raise busy()
 
-    async def _draft_all(self, requests: Sequence[tuple[TableKey, CommitRequest]]) -> list[Draft]:
-        drafts: list[Draft] = []
+    async def _draft_all(self, requests: Sequence[tuple[TableKey, CommitRequest]]) -> list[TableDraft]:
+        drafts: list[TableDraft] = []
         tables = self.catalog.tables
         try:
             for key, request in requests:
@@ -157,7 +157,7 @@ class Tables:
             raise
         return drafts
 
-    async def _commit(self, drafts: list[Draft]) -> bool:
+    async def _commit(self, drafts: list[TableDraft]) -> bool:
         """Whether it is done; if not, somebody else was faster."""
         changes = [draft.change for draft in drafts if draft.change is not None]
         if not changes:
@@ -177,13 +177,13 @@ class Tables:
             await asyncio.to_thread(self._files.remove, obsolete)
         return True
 
-    async def _discard(self, drafts: list[Draft]) -> None:
+    async def _discard(self, drafts: list[TableDraft]) -> None:
         """Nobody will ever refer to these files."""
         written = [draft.location for draft in drafts if draft.change is not None]
         if written:
             await asyncio.to_thread(self._files.remove, written)
 
-    async def _drafted(self, draft: Callable[[], Draft]) -> Draft:
+    async def _drafted(self, draft: Callable[[], TableDraft]) -> TableDraft:
         """Run it in a thread, few at once; who would have to wait for too many others is sent away."""
         if self._waiting >= WAITING_MAX:
             raise CatalogError(503, "ServiceUnavailableException", "too many commits at once")

@@ -37,7 +37,7 @@ from lakestream.protocol.http.iceberg.errors import (
     no_such_view,
     of_refusal,
 )
-from lakestream.protocol.http.iceberg.places import Places
+from lakestream.protocol.http.iceberg.places import TablePlaces
 
 T = TypeVar("T")
 ATTEMPTS = 16
@@ -72,10 +72,12 @@ class LoadedView:
     metadata: bytes
 
 
-class Views:
+class ViewEndpoints:
     """What the REST protocol does to views."""
 
-    def __init__(self, replica: Replica, files: MetadataFiles, places: Places, clock: Clock, random: Random) -> None:
+    def __init__(
+        self, replica: Replica, files: MetadataFiles, places: TablePlaces, clock: Clock, random: Random
+    ) -> None:
         self._replica = replica
         self._files = files
         self._places = places

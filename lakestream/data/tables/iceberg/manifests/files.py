@@ -152,7 +152,7 @@ def _inherit(entry: Record, listed: ManifestFile) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ManifestLayout:
     """How the entries of one manifest are written: the table's schema and one partition spec of it, as JSON."""
 
     schema: str
@@ -161,9 +161,9 @@ class Layout:
     avro: str
 
 
-def layout(schema: Mapping[str, Any], spec: Mapping[str, Any]) -> Layout:
+def layout(schema: Mapping[str, Any], spec: Mapping[str, Any]) -> ManifestLayout:
     partition = [partition_field(each, schema) for each in spec["fields"]]
-    return Layout(
+    return ManifestLayout(
         json.dumps(schema, separators=(",", ":")),
         spec["spec-id"],
         json.dumps(spec["fields"], separators=(",", ":")),
@@ -171,10 +171,10 @@ def layout(schema: Mapping[str, Any], spec: Mapping[str, Any]) -> Layout:
     )
 
 
-def layout_of(manifest: Manifest, listed: ManifestFile) -> Layout:
+def layout_of(manifest: Manifest, listed: ManifestFile) -> ManifestLayout:
     """To write entries back just as they were read, whoever made them."""
     text = {key: value.decode() for key, value in manifest.header.items()}
-    return Layout(text["schema"], listed.spec_id, text["partition-spec"], text[SCHEMA])
+    return ManifestLayout(text["schema"], listed.spec_id, text["partition-spec"], text[SCHEMA])
 
 
 def added_entry(file: NewFile, snapshot_id: int) -> Record:
@@ -209,7 +209,7 @@ def _pairs(values: Mapping[int, Any]) -> list[Record]:
 
 def write_manifest(
     path: str,
-    how: Layout,
+    how: ManifestLayout,
     content: int,
     entries: "Sequence[tuple[Record, RunMatrix | None]]",
     snapshot_id: int,
