@@ -160,6 +160,39 @@ async def test_l16_when_an_append_is_given_up_the_younger_ones_of_its_streams_ar
     await broker.stop()
 
 
+async def test_l16_an_append_behind_one_that_is_to_be_given_up_is_given_up_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oldest append's end is folded by another loop, and the next one waits for its turn: then a third comes."""
+    log = LossyLog(MemoryLogStore())
+    broker = await start_broker(log)
+    await broker.topic("t", 3)
+    replica = broker.replica
+    told: dict[str, object] = {}
+
+    def propose(name: str, tick: int, *streams: int) -> None:
+        rows = [(stream, 1, 16, 70, 0, -1, -1, -1) for stream in streams]
+        replica.propose_later(APPEND, pack_append(tick, 200, rows), partial(told.__setitem__, name))
+
+    monkeypatch.setattr(replica_module, "GIVE_UP_S", 0.4)
+    log.fail = 10**6
+    propose("old", 1, 1)
+    await asyncio.sleep(0.45)
+    propose("younger of the same stream", 2, 1, 2)
+    log.fail, log.lose = 0, 1
+    while log.lose:
+        await asyncio.sleep(0.01)
+    await replica.catch_up()
+    assert isinstance(told["old"], Retry) and len(told) == 1
+    monkeypatch.setattr(replica_module, "GIVE_UP_S", 30.0)
+    propose("of a stream that the one before drags along", 3, 2)
+    propose("of another stream", 4, 3)
+    assert await replica.propose(AllocateProducerId()) == 0
+    given_up = [name for name, outcome in told.items() if isinstance(outcome, Retry)]
+    assert given_up == list(told)[:3] and told["of another stream"] == [0]
+    await broker.stop()
+
+
 async def test_a_refusal_is_a_value_and_a_new_incarnation_fences_the_old_one() -> None:
     store, wal = MemoryLogStore(), MemoryWal()
     old = await start_broker(store, wal, 0)
