@@ -27,6 +27,10 @@ class LossyLog(MemoryLog):
     fail = 0
     full = 0
 
+    def __init__(self, store: MemoryLogStore) -> None:
+        super().__init__(store)
+        self.lost = asyncio.Event()
+
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
         if self.full and not self.lose:
             self.full -= 1
@@ -37,6 +41,7 @@ class LossyLog(MemoryLog):
         appended = await super().append(commands, after)
         if self.lose:
             self.lose -= 1
+            self.lost.set()
             raise Unknown("the answer was lost")
         return appended
 
@@ -180,8 +185,7 @@ async def test_l16_an_append_behind_one_that_is_to_be_given_up_is_given_up_with_
     await asyncio.sleep(0.45)
     propose("younger of the same stream", 2, 1, 2)
     log.fail, log.lose = 0, 1
-    while log.lose:
-        await asyncio.sleep(0.01)
+    await asyncio.wait_for(log.lost.wait(), 10)
     await replica.catch_up()
     assert isinstance(told["old"], Retry) and len(told) == 1
     monkeypatch.setattr(replica_module, "GIVE_UP_S", 30.0)
