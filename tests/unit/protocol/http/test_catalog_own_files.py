@@ -3,17 +3,21 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
 import pytest
+from pyiceberg.manifest import DataFileContent
 
+from lakestream.data.tables.foreign.allowed_changes import Refused
+from lakestream.data.tables.foreign.rows import judge_aside
 from lakestream.data.tables.iceberg.expiry import own_files
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.model.catalog.names import Warehouse
+from lakestream.model.catalog.names import Warehouse, canonical
 from lakestream.model.catalog.tables import CommitTables, TableChange
 from tests.support.catalog_server import CatalogServer
-from tests.support.iceberg_tables import Lake
+from tests.support.iceberg_tables import Lake, OtherEngine
 from tests.support.landed_table import UUID, make_stream, rows
 from tests.unit.data.tables.test_foreign_rows import Table as ForgedTable
 from tests.unit.stream.test_purger import purger
@@ -253,3 +257,52 @@ def test_a_uuid_that_a_client_chose_makes_no_folder_of_others_the_tables_own(tmp
         assert server.call(purger(server).purge()) == 1, "the metadata file"
     assert stored(tmp_path / "lake") == {outside / "rows.parquet"}
     assert stored(inside) == {inside / "rows.parquet"}
+
+
+def forget_main(lake: Lake, landed: Table) -> None:
+    """The newest snapshot was made beside `main`, and its branch is gone."""
+    aside = lake.table.metadata.value("snapshots")[-1]
+    snapshots = [*landed.metadata.value("snapshots"), aside]
+    added = {"snapshots": snapshots, "last-sequence-number": aside["sequence-number"]}
+    lake.table = Table(landed.metadata_location, landed.metadata.replaced(added))
+
+
+def expire(lake: Lake) -> set[str]:
+    """Land twice, hours later; what may be deleted then."""
+    lake.now_ms += 10 * 3_600_000
+    before = len(lake.table.metadata.snapshots)
+    gone = [*lake.append([(0, 10, 11)]).obsolete, *lake.append([(0, 11, 12)]).obsolete]
+    assert len(lake.table.metadata.snapshots) < before + 2, "some snapshots expired"
+    return {canonical(uri) for uri in gone}
+
+
+@pytest.mark.parametrize("on_main", [True, False])
+def test_a_file_that_another_engine_spells_otherwise_is_not_deleted_while_the_table_needs_it(
+    tmp_path: Path, on_main: bool
+) -> None:
+    """`file:/x` and `file:///x` are one file: whichever snapshot expires first, the other one still reads it."""
+    lake = Lake(tmp_path / "warehouse")
+    lake.append([(0, 0, 10)])
+    landed, engine = lake.table, OtherEngine(lake, Random(3))
+    [(_, entry)] = engine.live()
+    path = entry.data_file.file_path
+    entry.data_file[1] = path.replace("file:///", "file:/")
+    engine._commit("replace", removed={path}, added=[entry.data_file])
+    if not on_main:
+        forget_main(lake, landed)
+    assert canonical(path) not in expire(lake)
+
+
+def test_a_live_file_that_a_forged_branch_calls_a_delete_file_survives_the_branch(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "warehouse")
+    lake.append([(0, 0, 10)])
+    landed, engine = lake.table, OtherEngine(lake, Random(3))
+    [(_, entry)] = engine.live()
+    path = entry.data_file.file_path
+    entry.data_file[0] = DataFileContent.POSITION_DELETES
+    engine._commit("delete", deletes=[entry.data_file])
+    forged = lake.table.metadata.value("snapshots")[-1]
+    with pytest.raises(Refused, match="is in the table twice"):
+        judge_aside(lake.store, landed.metadata.location, forged)
+    forget_main(lake, landed)
+    assert path not in expire(lake)
