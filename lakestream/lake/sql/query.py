@@ -4,7 +4,7 @@
     -> DuckDB runs the query, scanning files and WAL from the store
 
 Every offset up to that moment is seen once, whatever lands, is rewritten or collected meanwhile. If a file or an object
-is gone before the first rows are handed out, the broker is asked again and the query starts over.
+is gone before the first rows are returned, the broker is asked again and the query starts over.
 """
 
 import re
@@ -48,7 +48,7 @@ class QueryError(LakestreamError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A query's rows, of which the later ones are made when they are taken."""
+    """A query's rows; they are computed while they are read."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
@@ -58,7 +58,7 @@ class Answer:
 def answered(broker: str, query: str, memory: str = "") -> Iterator[Answer]:
     """Ask a broker (HOST:PORT of its HTTP listener) and DuckDB, which may use about `memory` (such as 2GB).
 
-    Raises QueryError, or what the stores raise.
+    Raises QueryError, or an error of the stores.
     """
     with ExitStack() as stack:
         directory = Directory(broker)
@@ -145,7 +145,7 @@ class _Session:
             raise self.explained(error) from error
 
     def overlooked(self, error: Exception, asked_for: Set[Name]) -> Name | None:
-        """A topic or table that DuckDB asks for, and that was not seen in the query: not every statement has a tree."""
+        """A topic or table that DuckDB asks for and that was not found in the query: not every statement has a tree."""
         missing = _NO_TABLE.search(str(error))
         if not isinstance(error, duckdb.CatalogException) or not missing:
             return None
@@ -157,7 +157,7 @@ class _Session:
         return None
 
     def explained(self, error: Exception) -> LakestreamError:
-        """The error as somebody should read it."""
+        """The error as a user should read it."""
         cause = self._faults.first
         if isinstance(cause, Missing):
             return Missing(

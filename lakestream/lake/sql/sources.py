@@ -1,9 +1,9 @@
-"""A topic as DuckDB scans it: rows of the table's files, then the tail out of the WAL, at the moment a broker told.
+"""A topic as DuckDB scans it: rows of the table's files, then the tail from the WAL, as a broker told them.
 
 Files without deletes are a dataset of Arrow: DuckDB asks it for the columns and rows that a query needs, and files
 whose bounds say that they have none are not opened. Files in which another engine deleted rows by position, and the
-tail, are streams of all their rows, made anew whenever a scan begins. Nothing is held as a whole. Where users added
-columns to the table, each file is asked first what it has of them; the tail has nothing.
+tail, are streams of all their rows, which start again with each scan. No source is in memory as a whole. Where users
+added columns to the table, the footer of each file says how it holds them; in the tail they are null.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -75,14 +75,14 @@ def open_stores(tail: TopicTail) -> Stores:
 
 
 class ScannedPart(NamedTuple):
-    """Something that DuckDB scans, and what a query takes of it to get the topic's columns."""
+    """A source that DuckDB scans, and the SELECT list that makes the topic's columns of it."""
 
     source: Any
     select: str = "*"
 
 
 def topic_parts(stores: Stores, tail: TopicTail, faults: ReadFaults) -> list[ScannedPart]:
-    """What together is the topic, each row once. Raises Missing if the table has moved on meanwhile."""
+    """The sources that together have each row of the topic once. Raises Missing if files of the table are gone."""
     store = stores.table
     view = _view(store, tail) if tail.metadata_location else TableView()
     added = added_columns(view.table.metadata) if view.table is not None else []
@@ -108,7 +108,7 @@ def topic_parts(stores: Stores, tail: TopicTail, faults: ReadFaults) -> list[Sca
 def _by_columns(
     store: TableStore, files: Sequence[IndexedFile], added: Sequence[pa.Field]
 ) -> dict[StoredColumns | None, list[IndexedFile]]:
-    """The files by how they hold the added columns, which only they know themselves."""
+    """The files by how they hold the added columns, as their footers say."""
     if not added or not files:
         return {StoredColumns(()): list(files)} if files else {}
     found: dict[StoredColumns | None, list[IndexedFile]] = {}
@@ -138,7 +138,7 @@ def _touching(view: TableView, file: IndexedFile) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class FileBounds:
-    """Between which bounds the rows of a file lie."""
+    """The bounds of the rows of a file."""
 
     partitions: tuple[int, int]
     offsets: tuple[int, int]
@@ -177,7 +177,7 @@ def _dataset(
 
 
 def _known_of(span: FileBounds) -> Any:
-    """What holds for every row of a file, so that it need not be opened if a filter says otherwise."""
+    """A condition that holds for every row of a file: a filter that contradicts it skips the file."""
     partition, offset, time = (ds.field(name) for name in RAW_COLUMNS.schema.names[:3])
     lowest, highest = (pa.scalar(_int32(bound), pa.int32()) for bound in span.partitions)
     known = (partition >= lowest) & (partition <= highest)
@@ -190,14 +190,14 @@ def _known_of(span: FileBounds) -> Any:
 
 
 def _int32(bound: int) -> int:
-    """Bounds that nobody knows are those of a long."""
+    """A partition's bound as int32; unknown bounds are those of a long."""
     return min(max(bound, -(2**31)), 2**31 - 1)
 
 
 def undeleted_rows(
     store: TableStore, view: TableView, files: Sequence[IndexedFile], added: Sequence[pa.Field] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of files that deletes may touch, or whose added columns are awkward."""
+    """The rows of files that have deletes, or whose added columns a scan cannot convert."""
     parsed: dict[str, Any] = {}
     for file in files:
         positions = []
@@ -222,7 +222,7 @@ def undeleted_rows(
 
 
 def tail_rows(store: TableStore, tail: TopicTail) -> Iterator[pa.RecordBatch]:
-    """What has not landed. Each object is read once, several at a time."""
+    """The rows that have not landed. Each object is read once, several at a time."""
     by_object: dict[int, list[TailSlice]] = {}
     for one in tail.slices:
         by_object.setdefault(one.object, []).append(one)

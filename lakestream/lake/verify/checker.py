@@ -3,8 +3,8 @@
     state from a broker -> the table at exactly that state -> every file into a ledger -> judged against what landed
     -> the stream, read as a consumer reads it, compared with the ledger -> the tail -> files and objects left over
 
-It only reads, and copes with landing going on beside it: all is judged as of the state that was read first. When
-something looks wrong and the table was changed by others meanwhile, the topic is checked once more.
+The checker only reads. Landing may go on: everything is judged by the state that was read first. If a topic looks wrong
+and another engine changed its table meanwhile, the topic is checked once more.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ STATE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """`graces`: whether what the collector and the sweep may still remove is let pass."""
+    """`graces`: whether objects that the collector and the sweep may still remove are no findings."""
 
     now_ms: int
     graces: bool = True
@@ -107,14 +107,14 @@ class Checker:
 
 
 def _doubt(report: TopicReport) -> None:
-    """Rows went while the stream was compared with them, each time: that says nothing, either way."""
+    """Rows were deleted during each comparison with the stream, so there is no verdict."""
     if any(one.kind is FindingKind.STREAM_DIFFERS for one in report.findings):
         report.findings = [one for one in report.findings if one.kind is not FindingKind.STREAM_DIFFERS]
         report.unchecked = f"others changed the table during each of {ATTEMPTS} checks; check again when they rest"
 
 
 def _moved(store: DatedStore, before: State, after: State, name: str) -> bool:
-    """Whether what was checked may have changed under the checker's hands, other than by our own landing."""
+    """Whether the table changed during the check, other than by our own landing."""
     old, new = before.topics.by_name.get(name), after.topics.by_name.get(name)
     if old is None or new is None or old.id != new.id:
         return old is not new

@@ -1,12 +1,12 @@
-"""The verdict on one partition's rows: pure, from what landed, what is there, and what is known to have gone (T16).
+"""The verdict on one partition's rows: pure, from the rows that landed, that are there, and that were removed (T16).
 
 The state remembers ranges that landed and ranges that were removed, each with a number of records and a sum of hashes.
 Ranges that overlap are judged together. In each such part this has to hold, in number and in hashes:
 
-    landed = found in the table + recorded as removed + taken by snapshots that nobody has recorded yet
+    landed = found in the table + recorded as removed + removed by snapshots that are not recorded yet
 
 Where it does, every row that is there is proven to be the record that was acked. Where it does not, rows were lost or
-changed; or a snapshot that could explain it was expired before it was recorded, and then nobody can prove anything.
+changed; or a snapshot that could explain it was expired before it was recorded, and then nothing can be proven.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class _Part:
 
 
 def judge_partition(facts: PartitionFacts, table: Ledger, own_files: Sequence[bool], past: Past) -> Verdict:
-    """`table` is tagged with numbers of files; `own_files` says which of them we wrote, and nobody deleted from."""
+    """`table` is tagged with numbers of files; `own_files` are those that we wrote and that have no deletes."""
     judge = _Judge(facts, past)
     files = np.array([not own for own in own_files] or [False])
     for number in judge.bucket_numbers(table):
@@ -91,7 +91,7 @@ class _Judge:
             part.missing.add(at[below:])
 
     def _add_removals(self, removals: Numbers, expected: Mask, base: int) -> None:
-        """Add up what snapshots did; what they removed, and is not there, is not missing."""
+        """Adds up the changes of snapshots; rows that they removed are not missing."""
         changes = removals[:, TAG] & 3
         self._sum("taken", removals[:, OFFSET], removals[:, HASH], weights=_WEIGHTS[changes])
         for tag in np.unique(removals[:, TAG]).tolist():

@@ -1,7 +1,6 @@
-"""What lies in the folder or bucket and should not, or should and does not: WAL objects and the files of tables.
+"""Finds WAL objects and table files that should not exist, or that are missing.
 
-What the collector and the sweep have not had the time to remove yet is no finding; all ages are those of the objects
-themselves.
+Objects that the collector and the sweep have had no time to remove are no findings; ages are those of the objects.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +20,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GracePeriods:
-    """How old something may get before it is a finding."""
+    """The age at which an object without references becomes a finding."""
 
     wal_ms: int
     rounds_ms: int = 900_000
@@ -101,7 +100,7 @@ def check_orphans(
     patience: GracePeriods,
     now_ms: int,
 ) -> list[Finding]:
-    """Files in the table's folder that nothing leads to. Those of rounds that go on may still be committed (T12)."""
+    """Files in the table's folder without references. Files of rounds under way may still be committed (T12)."""
     suspects = {uri: changed_ms for uri, _, changed_ms in listed if uri not in known}
     ours = set(ownership.over(suspects, state))
     findings = []

@@ -1,6 +1,6 @@
-"""Reading a table's data files for the checker: every row once, its hash into a ledger, the bounds compared.
+"""Reads a table's data files for the checker: every row once, its hash into a ledger, the bounds compared.
 
-Memory does not depend on the files: a row group that somebody made large is read in parts, of a row at least.
+Memory does not depend on the files: a large row group of another engine is read in parts, of a row at least.
 """
 
 import struct
@@ -39,7 +39,7 @@ Extremes = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """What was found in a data file."""
+    """The result of reading a data file."""
 
     rows: int
     live: int
@@ -56,7 +56,7 @@ class RowReader:
     def read(
         self, path: str, size: int, deletes: Sequence[str], take: Callable[[pa.RecordBatch], None]
     ) -> ReadFile:
-        """Hand the live rows of each row group to `take`. Raises Missing or Corrupt."""
+        """Passes the live rows of each row group to `take`. Raises Missing or Corrupt."""
         footer = read_footer(self._store, path, size)
         gone = [places for one in deletes if (places := self._deleted(one).get(path)) is not None]
         live, extremes = 0, Extremes()
@@ -75,7 +75,7 @@ class RowReader:
         return ReadFile(footer.metadata.num_rows, live, extremes)
 
     def _batches(self, footer: FileFooter, size: int) -> Iterator[pa.RecordBatch]:
-        """All rows of a file, in its order: row groups one by one, those that others made large in parts."""
+        """All rows of a file, in its order: row groups one by one, large ones in parts."""
         for group in range(footer.metadata.num_row_groups):
             held = footer.metadata.row_group(group)
             if held.total_byte_size <= WHOLE_BYTES:
@@ -117,7 +117,7 @@ def row_at(reader: RowReader, file: PlannedFile, partition: int, offset: int) ->
 
 
 def into(ledger: Ledger, tag: int) -> Callable[[pa.RecordBatch], None]:
-    """Rows go into a ledger with their hashes."""
+    """Puts rows into a ledger with their hashes."""
 
     def take(rows: pa.RecordBatch) -> None:
         partitions = rows.column(0).to_numpy().astype(np.int64)
@@ -132,7 +132,7 @@ Take = Callable[[pa.RecordBatch], None]
 def check_file(
     topic: str, planned: PlannedFile, sizes: Mapping[str, int], reader: RowReader, take: Take
 ) -> tuple[int, list[Finding]]:
-    """Read one file of a table; its live rows, and what is wrong with it."""
+    """Reads one file of a table; returns its live rows and its faults."""
 
     def finding(kind: FindingKind, text: str, rows: int = 0) -> Finding:
         return Finding(kind=kind, text=text, topic=topic, place=planned.path, rows=rows)

@@ -1,4 +1,4 @@
-"""What a table's snapshots did to its rows since the state last accounted for them (T16).
+"""The changes that a table's snapshots made to rows since the state last accounted for them (T16).
 
 What our own snapshots add and take is in the state: it was noted by the very command that committed them; in another
 catalog right after, and one of which that is not known yet is looked at like others'. Every other snapshot is compared
@@ -28,7 +28,7 @@ def past_of(
     store: TableStore, metadata: TableMetadata, accounted: int, *, outside: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Past:  # fmt: skip
-    """What all snapshots since then took and changed. Raises Retry."""
+    """The rows that all snapshots since then removed and changed. Raises Retry."""
     chain = since(metadata, accounted)
     by_id = {head.snapshot_id: head for head in metadata.snapshots}
     removals, notes, complete = Ledger(), list[SnapshotNote](), chain.complete
@@ -83,7 +83,7 @@ def _compare(
 
 
 def _affected(before: Contents, after: Contents) -> set[str]:
-    """Data files that are in one snapshot only, or that delete files of one snapshot only may speak of."""
+    """Data files that are in one snapshot only, or that delete files of one snapshot only may name."""
     differ = set(before.data.keys() ^ after.data.keys())
     changed = before.deletes.keys() ^ after.deletes.keys()
     for path in changed:

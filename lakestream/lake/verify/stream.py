@@ -26,7 +26,7 @@ class Unreadable(LakestreamError):
 
 
 class RecordSource(Protocol):
-    """Somebody who reads streams by Kafka's protocol."""
+    """A reader of streams by Kafka's protocol."""
 
     async def fetch(self, topic: str, partition: int, offset: int) -> bytes:
         """Batches from the one that holds `offset` on, the last one perhaps cut. Raises Unreadable."""
@@ -35,7 +35,7 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchedPiece:
-    """What a fetch gave: all records in [start, end), and the offsets that control batches cover."""
+    """The result of a fetch: all records in [start, end), and the offsets that control batches cover."""
 
     start: int
     end: int
@@ -57,7 +57,7 @@ class Extent:
 
 @dataclass(slots=True)
 class Compared:
-    """What came out. `differs` is the first offset at which both sides have a row, but not the same."""
+    """The result of a comparison. `differs` is the first offset at which the two rows differ."""
 
     findings: list[Finding]
     rows: int = 0
@@ -134,7 +134,7 @@ async def record_at(source: RecordSource, extent: Extent, offset: int) -> pa.Tab
 
 
 def columns_that_differ(record: pa.Table, row: pa.Table) -> list[str]:
-    """Which parts of a record are other ones in the table, by the names of the columns."""
+    """The columns in which a record differs from the table's row."""
     return [name for name in _COMPARED if record[name].combine_chunks() != row[name].combine_chunks()]
 
 

@@ -1,4 +1,4 @@
-"""One topic, checked once, as of one state: its table, what became of its rows, its stream and its folder."""
+"""Checks one topic once, by one state: its table, its removed rows, its stream and its folder."""
 
 import asyncio
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class CheckedCluster(RecordSource, Protocol):
 
 
 class Watch(Protocol):
-    """Somebody who is told how far it is."""
+    """Receives progress: rows checked so far, rows in total."""
 
     def begin(self, what: str, total: int) -> None: ...
 
@@ -52,7 +52,7 @@ class Watch(Protocol):
 
 
 class TopicCheck:
-    """One topic, once."""
+    """One check of one topic."""
 
     def __init__(self, cluster: CheckedCluster, store: DatedStore, watch: Watch, state: State, name: str) -> None:
         self._cluster = cluster
@@ -88,7 +88,7 @@ class TopicCheck:
         await self._check_stream(topic)
 
     async def _settle(self, topic: Topic, table: CatalogTable) -> tuple[CatalogTable, Any]:
-        """State and catalog at the same moment: the table as PyIceberg loads it, and the state that says the same."""
+        """Loads the table by PyIceberg together with a state that names the same metadata file."""
         root = self._store.root
         if table.uuid not in self.state.catalog.keys:
             # It is in a catalog of the user's: the state names its metadata file all the same.
@@ -210,7 +210,7 @@ class TopicCheck:
             self.report.findings += compared.findings
 
     async def _tell_difference(self, extent: Extent, offset: int) -> None:
-        """The first row that differs, looked at on both sides: which parts of it do."""
+        """Names the columns in which the first differing row differs."""
         tag = self.ledger.tag_at(extent.partition, offset)
         if tag is None:
             return

@@ -1,6 +1,6 @@
 """A condition in SQL over the rows of a table, evaluated row by row with DuckDB, which sees nothing but these rows.
 
-A condition is somebody's text: it may take hours or all memory to check or to evaluate. `Condition` does both in this
+A user's condition may take hours or all memory to check or to evaluate. `Condition` does both in this
 process and is for conditions that are trusted; process.py does both in a process with limits.
 """
 
@@ -34,11 +34,11 @@ _OWN_MACROS = frozenset(found[1] for found in map(re.compile(r"CREATE MACRO (\w+
 
 
 class BadCondition(ValueError):
-    """It is no condition; says why."""
+    """The text is not a condition; the message says why."""
 
 
 class RowCondition(Protocol):
-    """A condition that somebody evaluates."""
+    """A condition that is evaluated, in this process or in another one."""
 
     def holds(self, rows: pa.Table) -> "Mask":
         """For which rows it is true. Raises BadCondition."""
@@ -76,9 +76,9 @@ class Condition:
         return connection
 
     def _check_rowwise(self, query: str) -> None:
-        """Rows are looked at in pieces: what counts or orders them would mean something else in each.
+        """Rows are evaluated in pieces, so functions that count or order rows are refused.
 
-        The tree is judged first: to bind an expression may mean to evaluate parts of it.
+        The tree is judged first, since binding an expression may evaluate parts of it.
         """
         try:
             [(tree,)] = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
@@ -119,7 +119,7 @@ class Condition:
 
 
 def check_condition(where: str) -> str:
-    """Why this is no condition over a topic's rows, or nothing. For conditions that are trusted."""
+    """Why this text is not a condition over a topic's rows; empty if it is one. For trusted conditions."""
     try:
         condition = Condition(where)
         condition.holds(RAW_COLUMNS.schema.empty_table())

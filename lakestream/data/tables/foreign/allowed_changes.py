@@ -1,7 +1,7 @@
-"""What others may do to a stream's table (T13), judged by what the table would be, not by what they say they do.
+"""The changes that other engines may make to a stream's table (T13), judged by the metadata that would result.
 
-First the metadata: the table stays where and what it is, its stream columns and our properties stay, and `main` goes on
-from where it is. Then, if `main` moves, the rows: rows.py.
+The table keeps its location, its stream columns and the properties of Lakestream, and `main` only moves forward. If
+`main` moves, the rows are judged next (rows.py).
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from lakestream.model.catalog.names import RESERVED_PREFIX
 
 
 class Refused(Exception):
-    """This is not allowed on a stream's table; says why."""
+    """The change is not allowed on a stream's table; the message says why."""
 
 
 def judge_metadata(old: TableMetadata, new: TableMetadata) -> bool:
-    """Whether `main` has moved, so that the rows have to be judged. Raises Refused or Conflict."""
+    """Returns whether `main` has moved, so that the rows must be judged, too. Raises Refused or Conflict."""
     judge_form(old, new)
     if lakestream_properties(old.properties) != lakestream_properties(new.properties):
         raise Refused(f"properties that begin with {RESERVED_PREFIX} are written by Lakestream only")
@@ -27,7 +27,7 @@ def judge_metadata(old: TableMetadata, new: TableMetadata) -> bool:
 
 
 def judge_form(old: TableMetadata, new: TableMetadata) -> None:
-    """The table is the same one, in the same place, with the columns of a stream. Raises Refused."""
+    """Raises Refused unless the table keeps its identity, its location and its stream columns."""
     for field, what in (
         ("format-version", "its format version"), ("table-uuid", "its uuid"), ("location", "its location"),
         ("encryption-keys", "encryption keys"),

@@ -1,7 +1,7 @@
-"""Whether a table in somebody else's catalog is still the one that a stream was landed in (T2, T9, T13).
+"""Judges a table in another catalog: whether it is still the one that a stream was landed in (T2, T9, T13).
 
-Nobody asks us there before a commit, so what was done is judged afterwards: the table as it was last found good against
-the table as it is. Our own commits may be among what came between: the state may not know of them yet (T7).
+Another catalog does not ask us before a commit, so commits are judged afterwards: the table as it is now against the
+table as it was last found good. Our own commits may lie between the two, and the state may not know them yet (T7).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from lakestream.errors import Corrupt
 
 @dataclass(frozen=True, slots=True)
 class UnreportedRange:
-    """Offsets that are rows and that the state does not know of; without a digest if the summaries are gone."""
+    """Offsets that have landed without the state's knowledge; without a digest if the snapshots' summaries are gone."""
 
     range: Range
     digest: Digest | None
@@ -32,7 +32,7 @@ class UnreportedRange:
 
 @dataclass(frozen=True, slots=True)
 class ForeignCommits:
-    """What came since: whether `main` moved, so that rows have to be judged, and what landed."""
+    """The commits since the last look: whether `main` moved, so that rows are judged, and the offsets that landed."""
 
     moved: bool
     untold: tuple[UnreportedRange, ...]
@@ -43,7 +43,7 @@ class ForeignCommits:
 
 
 def judge_commits(old: TableMetadata, new: TableMetadata, landed: Mapping[int, int]) -> ForeignCommits:
-    """Judge the metadata; `landed` is the state's progress by partition. Raises Refused, or Corrupt."""
+    """Judges the metadata; `landed` is the state's progress by partition. Raises Refused or Corrupt."""
     judge_form(old, new)
     if _kept(old) != _kept(new):
         raise Refused("properties that begin with lakestream. were changed")
@@ -54,7 +54,7 @@ def judge_commits(old: TableMetadata, new: TableMetadata, landed: Mapping[int, i
 
 
 def rewound(metadata: TableMetadata, snapshot_id: int) -> TableMetadata:
-    """The table as it was at an earlier snapshot, for want of the metadata file of then. Raises Refused."""
+    """The table as it was at an earlier snapshot, if only its metadata file is gone. Raises Refused."""
     if metadata.snapshot(snapshot_id) is None:
         raise Refused("neither its last metadata file nor its last snapshot is known any more: what came since is not")
     main = {**metadata.refs.get(MAIN, {"type": "branch"}), "snapshot-id": snapshot_id}
@@ -78,7 +78,7 @@ def _since(old: TableMetadata, new: TableMetadata) -> tuple[list[Json], bool]:
     whole = before in line if before is not None else _first_of_all(old, new, line)
     base = None if before is None else old.snapshot(before)
     if not whole and base is not None:
-        # Expiry cuts the line, and some take the parent's name along. What is left is younger, or it is another line.
+        # Expiry cuts the line, and some engines drop the parent's id, too. Snapshots that remain are younger then.
         expired = new.snapshot(base.snapshot_id) is None and _sequence(new, line[-1]) > base.sequence_number
         if not expired:
             raise Refused(f"its main branch was rolled back or replaced: it does not descend from snapshot {before}")
@@ -99,7 +99,7 @@ def _sequence(metadata: TableMetadata, snapshot_id: int) -> int:
 
 
 def _grown(new: TableMetadata, landed: Mapping[int, int]) -> list[Range]:
-    """What the table's progress has beyond the state's. Raises Refused if it is behind (T9)."""
+    """The ranges by which the table's progress is ahead of the state's. Raises Refused if it is behind (T9)."""
     text = new.properties.get(PROGRESS_PROPERTY)
     if text is None:
         raise Refused(f"its property {PROGRESS_PROPERTY} is gone")

@@ -1,7 +1,7 @@
-"""Columns that users added to a stream's table (T13): which there are now, and what files of any age have of them.
+"""The columns that users added to a stream's table (T13): those of today, and how older files hold them.
 
-Iceberg knows a column by its id: files keep the name and the type that it had when they were written, and have nothing
-of a column that is younger than they are. Rows are brought to what the table says today, inside of nested columns too.
+Iceberg knows a column by its id: a file keeps the name and the type of the day when it was written, and lacks younger
+columns. Rows are converted to the names and types of today, inside of nested columns, too.
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ def _fitted_column(column: Any, field: pa.Field) -> pa.Array:
 
 
 def fitted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as a type of today: promoted, with children found by their ids. Raises what Arrow raises."""
+    """The column as a type of today, promoted, its children found by their ids. Raises errors of Arrow."""
     if pa.types.is_struct(kind):
         stored = {field_id_of(field): place for place, field in enumerate(column.type)}
         children = column.flatten()
@@ -88,7 +88,7 @@ def fitted(column: pa.Array, kind: pa.DataType) -> pa.Array:
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null())
     if pa.types.is_map(kind):
-        # Keys and items of a slice are those of the whole.
+        # Arrow gives a slice of a map the keys and items of the whole column.
         column = column.take(pa.array(np.arange(len(column)))) if column.offset else column
         keys, items = fitted(column.keys, kind.key_type), fitted(column.items, kind.item_type)
         return pa.MapArray.from_arrays(column.offsets, keys, items, type=kind, mask=column.is_null())

@@ -1,4 +1,4 @@
-"""Rows of data files for their care: with the columns that somebody added, without those deleted by position, in order.
+"""Rows of data files for table care: with the columns that users added, without rows deleted by position, in order.
 
     RowSource    one file, row group by row group
     SortedRows   several files as one: the rows of a partition by their offsets, a stretch at a time
@@ -37,7 +37,7 @@ class RowSource:
         self._store = store
         self._footer = read_footer(store, path, size)
         self._deletes = deletes
-        # Kept by hand: a cached property of Python 3.11 has one lock for all files, and reading these takes its time.
+        # Not a cached_property: that of Python 3.11 has one lock for all files, and reading takes long.
         self._known_runs: RunMatrix | None = None
         self._known_dead: Positions | None = None
         if self._footer.starts[-1] != rows:
@@ -53,7 +53,7 @@ class RowSource:
 
     @cached_property
     def added(self) -> list[pa.Field]:
-        """Columns that are none of the stream's."""
+        """The columns that users added."""
         return RAW_COLUMNS.added_fields(self._footer.metadata.schema.to_arrow_schema())
 
     @property
@@ -93,7 +93,7 @@ class RowSource:
 
 
 class SortedRows:
-    """The rows of several files, in order. They may overlap in any way; where they do not, little is held at a time."""
+    """The rows of several files, in order. They may overlap in any way; where they do not, little memory is needed."""
 
     def __init__(self, sources: Sequence[RowSource]) -> None:
         self._sources = sources

@@ -1,4 +1,4 @@
-"""Looking into data files: footers, row groups, and the runs of files that nobody told us (T3)."""
+"""Reads footers and row groups of data files, and the runs of files whose manifest does not have them (T3)."""
 
 import io
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def read_footer(store: TableStore, path: str, size: int) -> FileFooter:
 
 
 def read_group(store: TableStore, footer: FileFooter, group: int, added: Sequence[pa.Field] = ()) -> pa.RecordBatch:
-    """The rows of a row group as one batch, with columns that somebody `added` behind. Raises Missing or Corrupt."""
+    """The rows of a row group as one batch, the `added` columns last. Raises Missing or Corrupt."""
     start, length = row_group_range(footer.metadata, group)
     [data] = store.read(footer.path, [(start, length)])
     if added:
@@ -72,7 +72,7 @@ def read_group(store: TableStore, footer: FileFooter, group: int, added: Sequenc
 def runs_in_file(store: TableStore, footer: FileFooter) -> "RunMatrix":
     """The runs of a file, out of its narrow columns. Raises Missing or Corrupt.
 
-    Not from an entry in its footer: engines copy such entries into files that they make of other rows.
+    They are not in the footer: engines copy its entries into files of other rows.
     """
     groups = range(footer.metadata.num_row_groups)
     return np.concatenate([run_matrix([]), *(_runs_in_group(store, footer, group) for group in groups)])
@@ -85,7 +85,7 @@ def _runs_in_group(store: TableStore, footer: FileFooter, group: int) -> "RunMat
         partitions = rows.column(0).to_numpy().astype(np.int64)
         return runs_of_rows(group, partitions, rows.column(1).to_numpy(), produced_timestamps(rows))
     wanted = [columns[PARTITION_ID], columns[OFFSET_ID], columns[TIMESTAMP_ID]]
-    # One range a column: whoever sorted the columns may have put the values between them.
+    # One range for each column: another writer may have put the values between them.
     ranges = [row_group_range(footer.metadata, group, [column]) for column in wanted]
     parts = dict(zip((start for start, _ in ranges), store.read(footer.path, ranges), strict=True))
     names = [footer.metadata.schema.column(column).path for column in wanted]

@@ -1,4 +1,4 @@
-"""Reading a topic, table and tail, piece by piece: what a worker of the data source does with one range of offsets."""
+"""Reads a topic, table and tail, piece by piece, as a worker of the Spark source does for one range of offsets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ TAIL_BYTES = 64 << 20
 class ScanPiece:
     """Offsets [start, end) of one partition, either of the table or of the tail (then `slices` cover them).
 
-    `added`: rows of the table come with the columns that somebody added; those of the tail have nothing of them.
+    `added`: rows of the table have the columns that users added; in rows of the tail these are null.
     """
 
     broker: str
@@ -47,7 +47,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 def columns_of(tail: TopicTail) -> list[pa.Field]:
-    """The columns that somebody added to a topic's table. Raises Missing or Corrupt."""
+    """The columns that users added to a topic's table. Raises Missing or Corrupt."""
     if not tail.metadata_location:
         return []
     store = open_store_of(tail.root, tail.metadata_location)
@@ -55,7 +55,7 @@ def columns_of(tail: TopicTail) -> list[pa.Field]:
 
 
 def pieces(broker: str, tail: TopicTail, wanted: Ranges, *, added: bool = False) -> list[ScanPiece]:
-    """What to read for these offsets; every offset in one piece."""
+    """The pieces to read for these offsets; each offset is in one piece."""
     found: list[ScanPiece] = []
     for bounds in tail.partitions:
         start, end = wanted.get(bounds.partition, (0, 0))
@@ -96,7 +96,7 @@ def _tail_piece(base: ScanPiece, tail: TopicTail, group: Sequence[TailSlice], st
 
 
 def read(piece: ScanPiece) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, in order. If its place is gone meanwhile, the broker is asked where they are now, once."""
+    """The rows of a piece, in order. If its files are gone, the broker is asked once for their new place."""
     at = piece.start
     try:
         for batch in _read(piece):

@@ -1,9 +1,9 @@
-"""Reading a topic's table: rows of a partition in the order of their offsets, whoever wrote or rewrote the files.
+"""Reads a topic's table: rows of a partition in the order of their offsets, whichever engine wrote the files.
 
     view of the current snapshot -> window of row groups -> decode (each once, kept for a while) -> drop deleted rows
     -> sort if need be -> cut by bytes
 
-Blocking; for threads. If a file is gone in the middle of it the table is loaded again, once (T5).
+Blocking; for threads. If a file is gone in the middle of a read, the table is loaded again, once (T5).
 """
 
 from collections.abc import Callable, Sequence
@@ -66,7 +66,7 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A decoded row group: all rows that the file has, in the order of partition and offset, however it has them."""
+    """A decoded row group: all its rows, sorted by partition and offset, in whatever order the file has them."""
 
     rows: pa.RecordBatch
     partitions: "NDArray[np.int32]"
@@ -76,7 +76,7 @@ class RowGroup:
 
 
 class ReadCaches:
-    """What readers of all tables share, within limits."""
+    """The caches that readers of all tables share, each with a limit."""
 
     def __init__(
         self, *, row_group_bytes: int = 128 << 20, delete_bytes: int = 16 << 20, footer_count: int = 512
@@ -88,7 +88,7 @@ class ReadCaches:
         self._lock = Lock()
 
     def group(self, key: "GroupKey", decode: "Callable[[], RowGroup]") -> RowGroup:
-        """A row group, decoded once, however many ask for it at the same time. Raises what `decode` raises."""
+        """A row group, decoded once for all threads that ask for it at the same time. Raises the errors of `decode`."""
         found = self.groups.get(key)
         if found is not None:
             return found
@@ -99,7 +99,7 @@ class ReadCaches:
         if others is not None:
             return others.result()
         try:
-            # Whoever decoded it last may have ended between the two looks.
+            # Another thread may have finished decoding between the two lookups.
             found = self.groups.get(key) or decode()
             self.groups.put(key, found, found.rows.nbytes)
             own.set_result(found)
@@ -112,14 +112,14 @@ class ReadCaches:
         return found
 
     def clear(self) -> int:
-        """Let go of everything large; how many bytes that were."""
+        """Drops all large values; returns their bytes."""
         return self.groups.clear() + self.deletes.clear()
 
 
 class TableReader:
     """Reads one table. `current` names its current metadata file, each time anew; `files` may be shared with others.
 
-    With columns that somebody `added` rows have these behind those of the stream; then `caches` are for this reader.
+    Rows have the `added` columns behind those of the stream; `caches` are then for this reader alone.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class TableReader:
     def read_rows(self, partition: int, offset: int, upto: int, max_bytes: int) -> PartitionRows:
         """Rows from `offset` on, below `upto`, of about `max_bytes`; one row at least, if there is any.
 
-        Raises Missing if files stay gone, Corrupt if what is there cannot be a stream's table.
+        Raises Missing if files are gone after the table was loaded again, Corrupt if the table cannot be a stream's.
         """
         return self._retried(lambda view: self._read_rows(view, partition, offset, upto, max_bytes))
 
@@ -154,9 +154,9 @@ class TableReader:
         return self._retried(lambda view: self._latest_time(view, partition, start, upto))
 
     def warm(self, partition: int, offset: int, upto: int) -> None:
-        """Decode what a consumer at `offset` will want next: the row groups there, and those after them.
+        """Decodes the row groups that a consumer at `offset` reads next.
 
-        A little at a time, since it is asked for again with the next read.
+        Few at a time, since the next read asks again.
         """
         view = self.view()
         left = WARMED_BYTES
@@ -264,9 +264,9 @@ class TableReader:
         return RowGroup(rows, partitions[places], offsets[places], places)
 
     def _leave(self, groups: Sequence[tuple[IndexedFile, int]], partition: int) -> None:
-        """A reader has passed these row groups. Those that end with its partition are left to others, if there are any.
+        """Marks the row groups that end with this partition as the first to go: the reader has passed them.
 
-        Without that a long replay would push out what it needs next with what it has done with.
+        Otherwise a long replay would push out the row groups that it needs next.
         """
         for file, group in groups:
             held = self._caches.groups.get((file.path, group))
@@ -334,7 +334,7 @@ def _fitting(
 ) -> tuple[pa.RecordBatch, int, bool]:
     """As many rows as fit, in the order of offsets, their bytes, and whether these are all. Each part is in order.
 
-    Only what is given is copied, however many overlapping row groups it comes from. Raises Corrupt if an offset is
+    Only rows that are returned are copied, from however many overlapping row groups. Raises Corrupt if an offset is
     there twice.
     """
     some = [rows for rows in found if rows.num_rows]

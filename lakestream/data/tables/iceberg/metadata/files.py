@@ -1,4 +1,4 @@
-"""The metadata files of tables: read (they never change, so they are remembered), written create-only, taken away.
+"""Reads, writes and deletes metadata files of tables. They never change, so they are cached; writes are create-only.
 
 This blocks; it is called from threads.
 """
@@ -48,7 +48,7 @@ class MetadataFiles:
         return data
 
     def read_present(self, location: str) -> bytes:
-        """As `read`, and surely still there. Raises Missing also if the file is remembered and was deleted since."""
+        """As `read`, but raises Missing also if the file is cached and was deleted since."""
         with self._lock:
             remembered = location in self._remembered
         if remembered:
@@ -66,7 +66,7 @@ class MetadataFiles:
     def place(
         self, folder: str, previous: str, data: bytes, version: int = 0, properties: Mapping[str, str] | None = None
     ) -> tuple[str, bytes]:
-        """A new file in this folder, numbered after the previous one, or with this number; packed if they say so."""
+        """Writes a new file, numbered after the previous one or with `version`, packed if the properties say so."""
         told = properties or {}
         name = previous.rpartition("/")[2]
         found = _VERSION.match(name)
@@ -81,7 +81,7 @@ class MetadataFiles:
         return location, data
 
     def remove(self, locations: list[str]) -> None:
-        """Take away files that nobody refers to any more. That it failed is no reason to fail anything else."""
+        """Deletes files without references. A failure is only logged."""
         try:
             self._store.delete(locations)
         except (LakestreamError, OSError) as error:

@@ -25,7 +25,7 @@ _RAWS = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 class SummaryHead(msgspec.Struct, frozen=True, gc=False):
-    """What a snapshot's summary says of who made it, and of what it did (summaries.py)."""
+    """The part of a snapshot's summary that tells its author and its operation (summaries.py)."""
 
     operation: str | None = None
     ranges: str | None = msgspec.field(default=None, name="lakestream.ranges")
@@ -36,7 +36,7 @@ NO_SUMMARY = SummaryHead()
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, rename="kebab", gc=False):
-    """What we look at in a snapshot."""
+    """The fields of a snapshot that our own code uses."""
 
     snapshot_id: int
     timestamp_ms: int
@@ -60,7 +60,7 @@ _HEADS = msgspec.json.Decoder(list[SnapshotHead] | None)
 
 
 class TableMetadata:
-    """The metadata of a table, immutable: nobody changes a value that it returns."""
+    """The metadata of a table. Immutable: callers never change a value that it returns."""
 
     def __init__(self, fields: Mapping[str, Part], known: Mapping[str, Any] | None = None) -> None:
         """`known` are values of properties below that the caller has already: they are not decoded again."""
@@ -72,7 +72,7 @@ class TableMetadata:
 
     @classmethod
     def parse(cls, data: bytes) -> "TableMetadata":
-        """Decodes no field but the few that tell whether the file is whole. Raises Corrupt unless it is version 2."""
+        """Decodes only the few fields that show whether the file is whole. Raises Corrupt unless it is version 2."""
         try:
             found = cls(_RAW.decode(unpacked(data)))
             version = found.value("format-version")
@@ -142,7 +142,7 @@ class TableMetadata:
 
     @cached_property
     def current_snapshot_id(self) -> int | None:
-        """None if nothing was ever committed; some writers say -1 then."""
+        """None before the first commit, for which some writers have -1."""
         found = self.value("current-snapshot-id")
         return None if found in (None, -1) else int(found)
 
@@ -204,7 +204,7 @@ class TableMetadata:
         return next((head for head in reversed(self.snapshots) if head.snapshot_id == snapshot_id), None)
 
     def snapshot_fields(self, snapshot_id: int | None) -> dict[str, Any] | None:
-        """All that the file says of a snapshot."""
+        """All fields of a snapshot."""
         part = self.fields.get("snapshots")
         listed = self.raw_snapshots if isinstance(part, msgspec.Raw) else part or []
         for head, one in zip(reversed(self.snapshots), reversed(listed), strict=True):
