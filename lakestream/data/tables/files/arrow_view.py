@@ -17,7 +17,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ArrowView:
-    """A view and what has to live as long as it is used."""
+    """A view, and the objects whose memory it points into."""
 
     view: View
     owners: tuple[object, ...]
@@ -85,7 +85,7 @@ def produced_timestamps(batch: pa.RecordBatch) -> Numbers:
 
 
 def by_partition(batch: pa.RecordBatch) -> tuple[Numbers, Numbers | None, Numbers]:
-    """The partitions of some rows; how to order rows by them, None if they are; and where each one then starts."""
+    """The partitions of some rows, the order that sorts rows by them (None: they are sorted), and the start of each."""
     partitions = batch.column(0).to_numpy()
     order = None
     if (partitions[1:] < partitions[:-1]).any():

@@ -1,4 +1,4 @@
-"""The bounds of a file's columns. Engines trust them and even answer from them, so they are true or not there."""
+"""The bounds of a file's columns. Engines answer queries from them, so a bound is either true or absent."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +10,7 @@ from lakestream.model.kernels import table_columns
 
 _ENCODERS = {pa.int32(): int_bound, pa.int64(): long_bound, pa.timestamp("us", tz="UTC"): long_bound}
 _COMPARED_BYTES = BOUND_BYTES + 1
-"""One more than a bound keeps, which tells whether the greatest value goes on behind it."""
+"""One more than a bound keeps: it tells whether the greatest value is longer than its bound."""
 
 
 class ColumnBounds:

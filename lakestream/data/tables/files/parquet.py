@@ -26,7 +26,7 @@ from lakestream.errors import Corrupt
 ROW_GROUP_BYTES = 8 << 20
 """The most raw bytes in a row group (T4), a single larger record aside."""
 ROW_BYTES = 32
-"""What a row weighs beside its bytes: partition, offset, timestamp, flags, lengths."""
+"""Bytes of a row beside its keys and values: partition, offset, timestamp, flags, lengths."""
 FOOTER_GUESS_BYTES = 64 * 1024
 COMPRESSION = "zstd"
 COMPRESSION_LEVEL = 1
@@ -151,7 +151,7 @@ def row_sizes(rows: pa.RecordBatch, columns: StreamColumns = RAW_COLUMNS) -> Num
 
 
 def runs_of(batches: Iterable[pa.RecordBatch]) -> list[Run]:
-    """The runs of one row group: what an index has to know to find an offset or a time in it (T3)."""
+    """The runs of one row group, by which an index finds an offset or a time in it (T3)."""
     found: dict[int, Run] = {}
     for rows in batches:
         if not rows.num_rows:
@@ -220,7 +220,7 @@ def read_row_group(
 
 
 def read_whole_row_group(footer: Any, group: int, start: int, data: bytes | bytearray | memoryview) -> pa.Table:
-    """The same with all columns, as they are in the file."""
+    """As `read_row_group`, with all columns as the file has them."""
     try:
         file = pq.ParquetFile(pa.PythonFile(_Window(start, data), mode="r"), metadata=footer, pre_buffer=False)
         return file.read_row_group(group, use_threads=False)
@@ -279,7 +279,7 @@ class _Window:
 
 def _chunk_start(chunk: Any) -> int:
     first: int = chunk.data_page_offset
-    # Some writers say 0 for a dictionary that is not there.
+    # Some writers write 0 for an absent dictionary.
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         first = min(first, chunk.dictionary_page_offset)
     return first

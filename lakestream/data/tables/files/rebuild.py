@@ -16,7 +16,7 @@ from lakestream.model.kernels import table_batches
 from lakestream.model.kernels.table_batches import P_LENGTH, P_POSITION, P_ROWS
 
 TARGET_BYTES = 256 * 1024
-"""How large a batch becomes before the next one starts: as large as clients like them, small beside a fetch."""
+"""The size at which the next batch starts: large enough for clients, small beside a fetch."""
 SPARE_LINES = 16
 ROWS_AT_ONCE = 1 << 20
 
@@ -77,7 +77,7 @@ def _written(
     for index, one in enumerate(batches):
         last_offset = one.column("stream_offset")[-1].as_py() if one.num_rows else expected - 1
         stop = end if index == len(batches) - 1 else last_offset + 1
-        # A line for every row and for a gap before it, and more for gaps that are longer than one batch can be.
+        # A line for each row and for a gap before it, and more for gaps longer than one batch can cover.
         room = 2 * one.num_rows + SPARE_LINES + (max(stop - expected, 0) >> 31)
         plan = np.empty((room, table_batches.PLAN_FIELDS), dtype=np.int64)
         sizes = np.empty(one.num_rows, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Where records wait that are not rows yet: slices of WAL objects, as the state's entries name them."""
+"""The places of records that have not landed: slices of WAL objects, as the state's entries name them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class TailSlice(NamedTuple):
     position: int
     length: int
     append_ms: int | None = None
-    """The append time of batches that a broker stamped; None if they say it themselves."""
+    """The append time of batches that a broker stamped; None if the batches have it themselves."""
 
     @property
     def end(self) -> int:

@@ -19,7 +19,7 @@ CACHED_BYTES_MAX = 32 * 1024 * 1024
 
 
 class SmallFiles:
-    """Reads and writes through a store, in parallel. For threads."""
+    """Reads and writes through a store, several files at once. For threads."""
 
     def __init__(self, store: TableStore, limit_bytes: int = CACHED_BYTES_MAX) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class SmallFiles:
         return found
 
     def forget(self) -> None:
-        """Read anew from now on: something that was read cannot be what was written."""
+        """Drops the cache: a file that was read is not what was written."""
         with self._lock:
             self._kept.clear()
             self._kept_bytes = 0
@@ -59,14 +59,14 @@ class SmallFiles:
         self.at_once(lambda item: self._put(*item), list(files.items()))
 
     def at_once(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
-        """Do something with each, several at a time, in order of the items. The work must not use this itself."""
+        """Runs `work` for each item, several at a time; results in order. `work` must not call this method."""
         if len(items) == 1 or self._store.requests_at_once == 1:
             return [work(item) for item in items]
         return list(self._requests.map(work, items))
 
     def _put(self, uri: str, data: bytes) -> None:
         self._store.put(uri, data)
-        # A metadata file is handed on by whoever made it, and large.
+        # Metadata files are large, and their writer keeps them.
         if not uri.endswith(".json"):
             self._keep(uri, data)
 

@@ -1,9 +1,8 @@
 """The Iceberg REST catalog: the protocol's paths, requests and answers; mounted at /iceberg on every broker.
 
 Its pointers are in the state machine (model/catalog/tables.py), its files in the warehouse. Departures from the
-document:
-no scan planning, no credentials, no OAuth; a namespace's parent has to be there; one prefix, which is none.
-What it offers is listed by /v1/config, and told in docs/CATALOG.md.
+document: no scan planning, no credentials, no OAuth; a namespace's parent must exist; the prefix is empty. /v1/config
+lists the endpoints, docs/CATALOG.md describes them.
 """
 
 import logging
@@ -117,7 +116,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 def answered(handler: Handler) -> Handler:
-    """The handler, whose errors become answers."""
+    """Wraps a handler: its errors become answers."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -146,7 +145,7 @@ class CatalogApi:
         self._defaults = dict(defaults)
 
     def routes(self) -> Sequence[tuple[str, str, Handler]]:
-        """What /v1/config lists, and nothing else; a HEAD is answered by the handler of its GET."""
+        """Exactly the routes that /v1/config lists; the handler of a GET answers its HEAD."""
         spaces, space = "/v1/namespaces", "/v1/namespaces/{namespace}"
         table, view = space + "/tables/{table}", space + "/views/{view}"
         return (
@@ -360,7 +359,7 @@ def _listed(name: str, items: list[Any], following: str | None) -> Response:
 
 
 def _loaded(table: TableDraft, which: str = "all") -> Response:
-    """Without settings of the store: DuckDB takes those of a table for credentials, and then no others."""
+    """The answer has no settings of the store: DuckDB would take them for credentials, and ignore its own."""
     metadata = table.metadata
     if which == "refs" or metadata[:1] != b"{":
         whole = parse_any(metadata)

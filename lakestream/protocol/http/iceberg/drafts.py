@@ -1,7 +1,7 @@
-"""What a commit would make of a table: judged, and written down as a new metadata file, before anybody is asked (T17).
+"""Judges a commit and writes the metadata file that it would make, before the command is proposed (T17).
 
 This blocks (it reads and writes files) and runs in threads. A draft changes nothing: the caller swaps the pointer by
-one command, or takes the file away again.
+one command, or deletes the file again.
 """
 
 import re
@@ -50,7 +50,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class CommitRequest(msgspec.Struct, frozen=True):
-    """What a client asks of one table. The identifier is in the body of a commit to several tables only."""
+    """A client's commit to one table. The identifier is in the body only if the commit has several tables."""
 
     requirements: list[dict[str, Any]]
     updates: list[dict[str, Any]]
@@ -58,7 +58,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
 
 
 class CreateRequest(msgspec.Struct, frozen=True, rename="kebab"):
-    """A new table; a staged one is only drafted, and made by a commit later."""
+    """A new table. A staged one is only drafted; a later commit creates it."""
 
     name: str
     schema: dict[str, Any]
@@ -71,7 +71,7 @@ class CreateRequest(msgspec.Struct, frozen=True, rename="kebab"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDraft:
-    """A table as it would be: where its metadata lies, the metadata, and the change (None: nothing has to change)."""
+    """A table after the commit: the location of its metadata, the metadata, and the change (None: nothing changes)."""
 
     location: str
     metadata: bytes
@@ -131,7 +131,7 @@ class Drafting:
         self._places.judge("the location", metadata.location)
 
     def register(self, key: TableKey, place: str, replaced: CatalogTable | None) -> TableDraft:
-        """A table out of a metadata file that is there already, maybe an earlier one of the table that it replaces."""
+        """Registers an existing metadata file as a table, maybe an earlier file of the table that it replaces."""
         if not self._warehouse.admits(place) or not place.endswith(METADATA_SUFFIX):
             raise Invalid(f"{place} is no metadata file in the warehouse {self._warehouse.uri}")
         try:
@@ -145,9 +145,9 @@ class Drafting:
         return TableDraft(location=place, metadata=data, change=TableChange(*key, metadata.uuid, "", place))
 
     def _judge_registered(self, metadata: TableMetadata, place: str, replaced: CatalogTable | None) -> None:
-        """The file leads to no folder of another table, and calls no file an earlier version that is none of its own.
+        """Raises Invalid if the file leads to a folder of another table, or lists files of others as versions.
 
-        Anybody may have written the file, and what it names is deleted one day.
+Any client may have written the file, and the files that it names are deleted with the table.
         """
         location = metadata.location
         own = [root_of(replaced.location)] if replaced is not None else []
@@ -202,10 +202,10 @@ class Drafting:
         return self._made(key, metadata)
 
     def _judge_named(self, key: TableKey, metadata: TableMetadata) -> None:
-        """A folder with the table's uuid in its name goes whole with the table, so it holds no files of others.
+        """Raises Invalid if the location carries the table's uuid and has files: such a folder is purged as a whole.
 
-        Clients may choose both the uuid and the place. Where the catalog itself would put the table, files may be
-        there already: those that a client wrote before it commits a staged table.
+        Clients may choose both the uuid and the location. At the catalog's own location files may exist already: a
+        client writes them before it commits a staged table.
         """
         location, uuid = metadata.location, metadata.uuid
         if not carries_id(location, uuid) or canonical(location) == canonical(self._warehouse.place_for(*key, uuid)):
@@ -224,7 +224,7 @@ class Drafting:
         aside = [one for one in metadata.value("snapshots") if one["snapshot-id"] not in known | {head}]
         if not moved and not aside:
             return
-        # Arrow is loaded only when somebody else commits to a stream.
+        # Arrow is loaded only when another engine commits to a stream.
         from lakestream.data.tables.foreign.rows import judge_aside, judge_rows
 
         try:
@@ -238,9 +238,9 @@ class Drafting:
             raise Refused(f"the commit's files cannot be read: {error}") from error
 
     def _judge_own(self, base: TableMetadata | None, metadata: TableMetadata, own: Collection[str]) -> None:
-        """A user's own table: anything, but in places that are its own, which it has or which are free.
+        """Judges a user's own table: any change, but only at locations that it has already or that are free.
 
-        It may well be a topic's of another cluster, which then writes the properties that such a table has.
+        The table may belong to a topic of another cluster, which then writes the properties of such a table.
         """
         before: Mapping[str, str] = {} if base is None else base.properties
         if _reserved(metadata.properties) != _reserved(before):
@@ -248,19 +248,19 @@ class Drafting:
         for name, place in self._new_paths(before, metadata.properties):
             self._places.judge(name, place, [*own, metadata.location])
         if base is not None and metadata.location != base.location:
-            # Its files would stay where they are, and a table that somebody makes there would have them for its own.
+            # Its files would stay, and a new table at the old location would own them.
             if base.snapshots:
                 raise Invalid("a table that has snapshots keeps its location")
             self._places.judge("the location", metadata.location, own)
 
     def _new_paths(self, before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Places to write to that a commit names, by property."""
+        """The locations that a commit names in new or changed properties, by property."""
         return [(name, place) for name, place in _paths(after) if place != before.get(name)]
 
     def _own_versions(self, metadata: TableMetadata, own: Collection[str]) -> list[Json]:
-        """The metadata-log without what is not the table's: who follows it, to delete say, finds nobody else's files.
+        """The metadata-log without files of other tables, so that nothing else is deleted by it.
 
-        Files from where the table lay before it was moved stay in the log, unless another table lies there now.
+        Files at an earlier location of the table stay in the log, unless another table is there now.
         """
 
         def is_own(file: str) -> bool:
@@ -271,7 +271,7 @@ class Drafting:
         return [entry for entry in metadata.value("metadata-log") if is_own(entry["metadata-file"])]
 
     def _obsolete(self, base: TableMetadata, metadata: TableMetadata) -> tuple[str, ...]:
-        """Metadata files that the table lets go: of its own only, whatever its metadata-log says."""
+        """The metadata files that the commit drops; only the table's own, whatever its metadata-log says."""
         if metadata.properties.get(CLEAN_UP, "").lower() != "true":
             return ()
         kept = {entry["metadata-file"] for entry in metadata.value("metadata-log")}
@@ -288,7 +288,7 @@ def _reserved(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_done(metadata: TableMetadata, updates: list[dict[str, Any]]) -> bool:
-    """Whether this very commit was made before: its answer was lost, and the client asks again (T17)."""
+    """Whether this commit was made before: its answer was lost, and the client sends it again (T17)."""
     snapshots = [update.get("snapshot") for update in updates if update.get("action") == "add-snapshot"]
     if not snapshots:
         return False

@@ -1,8 +1,8 @@
 """The catalog's tables: load, create, commit to one or several, register, rename, drop.
 
 A commit is drafted in a thread, then one command swaps the pointers if they are what the draft was made from; on a lost
-race it is drafted again from what the table is now (T17). Answers come from a state that was folded to the end of the
-log after the request came, so what one broker answered every other one knows (L6).
+race it is drafted again from the table as it is now (T17). Answers come from a state that was folded to the end of the
+log after the request came, so every broker knows the answers of the others (L6).
 """
 
 import asyncio
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Tables:
-    """What the REST protocol does to tables."""
+    """The operations of the REST protocol on tables."""
 
     def __init__(self, replica: Replica, drafting: Drafting, files: MetadataFiles) -> None:
         self._replica = replica
@@ -82,7 +82,7 @@ class Tables:
         return draft
 
     async def _free(self, namespace: str, name: str) -> TableKey:
-        """The place of a table that may be made."""
+        """The key of a table that can be created."""
         if problem := name_problem(name):
             raise bad_request(problem)
         await self._replica.catch_up()
@@ -158,7 +158,7 @@ class Tables:
         return drafts
 
     async def _commit(self, drafts: list[TableDraft]) -> bool:
-        """Whether it is done; if not, somebody else was faster."""
+        """Returns whether the commit was made; if not, another commit was faster."""
         changes = [draft.change for draft in drafts if draft.change is not None]
         if not changes:
             return True
@@ -178,13 +178,13 @@ class Tables:
         return True
 
     async def _discard(self, drafts: list[TableDraft]) -> None:
-        """Nobody will ever refer to these files."""
+        """Deletes files that nothing refers to."""
         written = [draft.location for draft in drafts if draft.change is not None]
         if written:
             await asyncio.to_thread(self._files.remove, written)
 
     async def _drafted(self, draft: Callable[[], TableDraft]) -> TableDraft:
-        """Run it in a thread, few at once; who would have to wait for too many others is sent away."""
+        """Drafts in a thread, a few at once; with too many waiting the request is refused with a 503."""
         if self._waiting >= WAITING_MAX:
             raise CatalogError(503, "ServiceUnavailableException", "too many commits at once")
         self._waiting += 1
