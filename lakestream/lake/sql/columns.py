@@ -1,8 +1,8 @@
 """How data files hold the columns that users added, for scans by DuckDB that find columns by name.
 
-Most files have nothing of them, or have them as the table does. Others have them under an earlier name, or of a smaller
-type: a scan of these says which of its columns is which, and DuckDB widens. What is left (a nested column that has
-changed, names that differ in capitals only) is awkward: such files are read row group by row group.
+Most files lack them, or have them as the table does. Others have them under an earlier name, or of a smaller type: a
+scan of these maps the names, and DuckDB widens. Files that a scan cannot convert (a changed nested column, names that
+differ in capitals only) are read row group by row group.
 """
 
 from collections.abc import Sequence
@@ -34,13 +34,13 @@ class StoredColumns:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes any."""
+    """A name in quotes for SQL."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
 
 def held_in(footer: FileFooter, added: Sequence[pa.Field], stream: StreamColumns = RAW_COLUMNS) -> StoredColumns | None:
-    """How a file holds the added columns; None if it is awkward."""
+    """How a file holds the added columns; None if a scan cannot convert them."""
     stored = {field_id_of(field): field for field in stream.added_fields(footer.metadata.schema.to_arrow_schema())}
     columns = tuple(stored.get(field_id_of(field)) for field in added)
     names = [name.casefold() for name in (*stream.schema.names, *(one.name for one in columns if one is not None))]
@@ -53,7 +53,7 @@ def held_in(footer: FileFooter, added: Sequence[pa.Field], stream: StreamColumns
 
 
 def _widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether DuckDB makes one type of the other by itself, without a loss."""
+    """Whether DuckDB converts the stored type to the wanted one by itself, without a loss."""
     if pa.types.is_nested(stored):
         return _same_children(stored, wanted)
     if any(stored in kinds and wanted in kinds[kinds.index(stored) :] for kinds in _WIDER):

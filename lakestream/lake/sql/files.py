@@ -1,6 +1,6 @@
 """A table store as a file system of Arrow: data files are read by ranges, through the store's own client and limits.
 
-What turns out to be gone is remembered, since Arrow and DuckDB make plain text of every error on its way up.
+Errors are kept here, since Arrow and DuckDB turn every error into plain text.
 """
 
 import io
@@ -15,7 +15,7 @@ from lakestream.errors import LakestreamError
 
 
 class ReadFaults:
-    """The first error of ours that a query ran into."""
+    """The first LakestreamError of a query."""
 
     def __init__(self) -> None:
         self.first: LakestreamError | None = None

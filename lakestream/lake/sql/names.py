@@ -1,4 +1,4 @@
-"""Names in a query, and what they are names of: topics, or tables that users made in the catalog beside them.
+"""Resolves names in a query to topics, or to users' own tables in the catalog.
 
 Any of orders, streams.orders, "with.dots-and-dashes", my.topic (if a topic has that name) and namespace.table.
 """
@@ -61,20 +61,20 @@ class UserTable:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedNames:
-    """What names of a query stand for."""
+    """The topics and tables that the names of a query stand for."""
 
     topics: dict[Name, TopicTail] = field(default_factory=dict)
     tables: dict[Name, UserTable] = field(default_factory=dict)
 
 
 class Directory:
-    """What a broker knows by name."""
+    """The topics and tables that a broker knows."""
 
     def __init__(self, broker: str) -> None:
         self._broker = broker
 
     def find(self, names: Sequence[Name]) -> ResolvedNames:
-        """Names that are neither topics nor tables are left out: they may be files, or made by the query itself."""
+        """Finds topics and tables. Other names are left out: they may be files, or defined by the query itself."""
         wanted = {name: topic_name(name) for name in names if len(name) == 1 or _may_be_ours(name)}
         tails = self._tails(wanted.values())
         if missing := [topic for topic in wanted.values() if topic not in tails]:
@@ -120,7 +120,7 @@ class Directory:
             raise Retry(f"the catalog at {self._broker}: {error}") from error
 
     def unknown(self, name: str) -> str:
-        """What to say to somebody who asked for it."""
+        """The message for a name that is unknown."""
         known = self.topics()
         near = difflib.get_close_matches(name, known, n=NEAR_MAX)
         near += [topic for topic in known if name in topic.split(".") and topic not in near][:NEAR_MAX]
@@ -129,12 +129,12 @@ class Directory:
 
 
 def _may_be_ours(name: Name) -> bool:
-    """DuckDB's own schemas are no namespaces; a topic may well have such a name."""
+    """Whether a name may be in our catalog: DuckDB's own schemas are no namespaces, but may be topics."""
     return len(name) == 2 and name[0] not in OWN_SCHEMAS
 
 
 def topic_name(name: Name) -> str:
-    """The topic that a name would be: the namespace of topics need not be said."""
+    """The topic that a name means, with or without the namespace of topics."""
     return ".".join(name[1:] if len(name) > 1 and name[0].casefold() == STREAMS else name)
 
 

@@ -1,4 +1,4 @@
-"""Rows of a table into record batches that a consumer takes, byte for byte the records that were produced."""
+"""Rebuilds record batches from rows of a table; each record is byte for byte the one that was produced."""
 
 from collections.abc import Iterator
 
@@ -44,7 +44,7 @@ def rebuild(
 
 
 def in_order(rows: pa.Table) -> pa.Table:
-    """The rows sorted by partition and offset: as they are, in nearly every case (T4)."""
+    """The rows sorted by partition and offset; nearly always they are sorted already (T4)."""
     previous: tuple[int, int] | None = None
     for one in rows.to_batches():
         if not one.num_rows:
@@ -94,7 +94,7 @@ def _written(
 
 
 def _finished(buffer: memoryview, places: list[list[int]], codec: int) -> Iterator[memoryview]:
-    """Each batch with its CRC, compressed if it is to be."""
+    """Each batch with its CRC, compressed if a codec is given."""
     crc = crc32.iscsi
     for start, length, rows in places:
         view = buffer[start : start + length]

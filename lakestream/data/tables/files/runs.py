@@ -1,8 +1,8 @@
 """Runs: which offsets of which partition lie in which row group of a data file (T3).
 
 A run is one row of a matrix of integers, so that an index of many files costs little and is built fast. Our manifests
-carry the runs of their files in an entry of their Avro header: whoever knows a manifest knows the runs, without opening
-the files. The entry is derived and droppable; a manifest written by somebody else has none, then the files are asked.
+carry the runs of their files in an entry of their Avro header, so that an index need not open the files. The entry is
+derived and may be dropped; a manifest of another engine has none, and then the files are read.
 """
 
 import base64

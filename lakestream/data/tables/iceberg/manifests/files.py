@@ -1,7 +1,7 @@
 """Iceberg's manifests and manifest lists, format version 2: their schemas, reading and writing.
 
-Entries are Avro records (dictionaries) as the specification names them, so that what somebody else wrote survives when
-we rewrite a manifest. Ours carry the runs of their files in the header (runs.py).
+Entries are Avro records (dictionaries) as the specification names them, so that fields of other engines survive when we
+rewrite a manifest. Ours carry the runs of their files in the header (runs.py).
 """
 
 import json
@@ -29,7 +29,7 @@ POSITION_DELETES, EQUALITY_DELETES = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """A data file to take into the table, and where its partition spec puts it (nothing if it has none, T19)."""
+    """A data file to add to the table, and its partition values (none without a partition spec, T19)."""
 
     stats: FileStats
     sort_order_id: int | None = None
@@ -64,7 +64,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest that was read: entries with all that they inherit filled in, and the runs of each, where known."""
+    """A manifest that was read: its entries with inherited fields filled in, and the runs of each, where known."""
 
     entries: list[Record]
     runs: "list[RunMatrix | None]"
@@ -153,7 +153,7 @@ def _inherit(entry: Record, listed: ManifestFile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ManifestLayout:
-    """How the entries of one manifest are written: the table's schema and one partition spec of it, as JSON."""
+    """The format of the entries of one manifest: the table's schema and one of its partition specs, as JSON."""
 
     schema: str
     spec_id: int
@@ -172,13 +172,13 @@ def layout(schema: Mapping[str, Any], spec: Mapping[str, Any]) -> ManifestLayout
 
 
 def layout_of(manifest: Manifest, listed: ManifestFile) -> ManifestLayout:
-    """To write entries back just as they were read, whoever made them."""
+    """The layout by which entries are written back as they were read, whichever engine made them."""
     text = {key: value.decode() for key, value in manifest.header.items()}
     return ManifestLayout(text["schema"], listed.spec_id, text["partition-spec"], text[SCHEMA])
 
 
 def added_entry(file: NewFile, snapshot_id: int) -> Record:
-    """Sequence numbers stay empty: they are inherited from the commit that takes the manifest in."""
+    """The entry of a new file. Sequence numbers stay empty: they are inherited from the commit."""
     stats = file.stats
     return {
         "status": ADDED,
@@ -217,7 +217,7 @@ def write_manifest(
     sync: bytes,
     partitions: list[Record] | None = None,
 ) -> tuple[ManifestFile, bytes]:
-    """The manifest's bytes, and how the list of the snapshot being committed shows it.
+    """Returns the manifest as the manifest list shows it, and its bytes.
 
     `partitions` are the summaries of the partition values; without them engines look into the manifest.
     """
