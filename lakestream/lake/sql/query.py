@@ -38,7 +38,7 @@ SETTINGS = {
 }
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 _CHANGES = re.compile(r"is not an table|of type View|Can only (update|delete|merge)|Can only modify view")
-"""What DuckDB says to whoever wants to change a view."""
+"""DuckDB's message for a statement that changes a view."""
 _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 
 

@@ -25,7 +25,7 @@ class SnapshotNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class SnapshotEffects:
     """The rows that the table's snapshots changed, each tagged by `tag_of` with the snapshot's place in `notes`.
 
     The hash of a changed row is the old one less the new one, that of one that came back is negative. `complete`: no

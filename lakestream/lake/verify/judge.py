@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from lakestream.lake.verify.facts import CAME_BACK, REMOVED, PartitionFacts, Past, SnapshotNote, Verdict
+from lakestream.lake.verify.facts import CAME_BACK, REMOVED, PartitionFacts, SnapshotEffects, SnapshotNote, Verdict
 from lakestream.lake.verify.ledger import BUCKET_BITS, HASH, OFFSET, TAG, Ledger, Numbers
 from lakestream.lake.verify.ranges import Ranges
 from lakestream.lake.verify.report import Explanation, Finding, FindingKind, Range, Why
@@ -43,20 +43,22 @@ class _Part:
     missing_below: Ranges = field(default_factory=Ranges)
 
 
-def judge_partition(facts: PartitionFacts, table: Ledger, own_files: Sequence[bool], past: Past) -> Verdict:
+def judge_partition(
+    facts: PartitionFacts, table: Ledger, own_files: Sequence[bool], effects: SnapshotEffects
+) -> Verdict:
     """`table` is tagged with numbers of files; `own_files` are those that we wrote and that have no deletes."""
-    judge = _Judge(facts, past)
+    judge = _Judge(facts, effects)
     files = np.array([not own for own in own_files] or [False])
     for number in judge.bucket_numbers(table):
         lines = table.bucket(facts.partition, number)
-        judge.add(number, lines, files[lines[:, TAG]], past.removals.bucket(facts.partition, number))
+        judge.add(number, lines, files[lines[:, TAG]], effects.removals.bucket(facts.partition, number))
     return judge.verdict()
 
 
 class _Judge:
-    def __init__(self, facts: PartitionFacts, past: Past) -> None:
+    def __init__(self, facts: PartitionFacts, effects: SnapshotEffects) -> None:
         self._facts = facts
-        self._past = past
+        self._effects = effects
         self._parts = _parts(facts)
         self._starts = np.array([part.start for part in self._parts], dtype=np.int64)
         self._ends = np.array([part.end for part in self._parts], dtype=np.int64)
@@ -66,7 +68,7 @@ class _Judge:
 
     def bucket_numbers(self, table: Ledger) -> list[int]:
         partition = self._facts.partition
-        numbers = {*table.buckets(partition), *self._past.removals.buckets(partition)}
+        numbers = {*table.buckets(partition), *self._effects.removals.buckets(partition)}
         for mark in self._facts.marks:
             numbers.update(range(mark.start >> BUCKET_BITS, ((mark.end - 1) >> BUCKET_BITS) + 1))
         return sorted(numbers)
@@ -141,7 +143,7 @@ class _Judge:
             verdict.findings.append(self._finding(FindingKind.STRAY_ROWS, text, self._stray))
         for tag, ranges in sorted(self._gone.items()):
             if ranges:
-                self._judge_snapshot(verdict, self._past.notes[tag >> 2], tag & 3, ranges)
+                self._judge_snapshot(verdict, self._effects.notes[tag >> 2], tag & 3, ranges)
         for part in self._parts:
             if part.landed[0]:
                 self._judge_part(verdict, part)
@@ -174,7 +176,7 @@ class _Judge:
             self._explain(verdict, part)
         elif short == 0:
             untouched = not part.foreign and not part.recorded[0] and not part.missing.count
-            if self._past.complete or untouched:
+            if self._effects.complete or untouched:
                 text = "the rows are as many as landed, but not the same: their hashes do not add up"
                 verdict.findings.append(self._finding(FindingKind.CHANGED, text, rows=0, range_=(part.start, part.end)))
             else:
@@ -182,7 +184,7 @@ class _Judge:
                 verdict.findings.append(
                     self._finding(FindingKind.UNPROVABLE, text, rows=0, range_=(part.start, part.end))
                 )
-        elif short < 0 and not self._past.complete:
+        elif short < 0 and not self._effects.complete:
             text = f"{sums}, {-short} more than can be; {_EXPIRED}"
             verdict.findings.append(
                 self._finding(FindingKind.UNPROVABLE, text, rows=-short, range_=(part.start, part.end))
@@ -200,7 +202,7 @@ class _Judge:
                 verdict.findings.append(
                     self._finding(FindingKind.UNPROVABLE, text, rows=0, range_=(part.start, part.end))
                 )
-        elif not self._past.complete:
+        elif not self._effects.complete:
             text = f"{sums}; {_EXPIRED}"
             verdict.findings.append(self._finding(FindingKind.UNPROVABLE, text, part.missing, rows=short))
         else:
@@ -253,7 +255,7 @@ _UNSOUND = (FindingKind.LOST, FindingKind.CHANGED, FindingKind.STRAY_ROWS)
 
 
 def _possible(removals: Numbers) -> Numbers:
-    """Without rows that came, but not back: what nobody had removed before is new, and explains nothing."""
+    """Without rows that were added but never removed before: new rows explain nothing."""
     changes = removals[:, TAG] & 3
     gone = removals[changes == REMOVED, OFFSET]
     kept: Numbers = removals[(changes != CAME_BACK) | np.isin(removals[:, OFFSET], gone)]

@@ -112,11 +112,11 @@ class LedgerCursor:
             self._left = self._left[cut:]
             if len(self._left) or self._over:
                 return np.concatenate(taken)
-            following = next(self._pieces, None)
-            if following is None:
+            piece = next(self._pieces, None)
+            if piece is None:
                 self._over = True
             else:
-                self._left = following
+                self._left = piece
 
     @staticmethod
     def _read(ledger: Ledger, partition: int) -> Iterator[Numbers]:

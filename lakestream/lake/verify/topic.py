@@ -12,14 +12,14 @@ from lakestream.data.tables.iceberg.reachable_files import reachable
 from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY
 from lakestream.data.tables.stores.table_store import DatedStore
 from lakestream.errors import Corrupt, LakestreamError, Missing
-from lakestream.lake.verify.facts import PartitionFacts, Past
+from lakestream.lake.verify.facts import PartitionFacts, SnapshotEffects
 from lakestream.lake.verify.judge import judge_partition
 from lakestream.lake.verify.ledger import Ledger
 from lakestream.lake.verify.objects import GracePeriods, Ownership, check_orphans, list_table
 from lakestream.lake.verify.plan import PlannedFile, load_at, load_by_catalog, plan
 from lakestream.lake.verify.report import Finding, FindingKind, TopicReport
 from lakestream.lake.verify.rows import RowReader, check_file, into, row_at
-from lakestream.lake.verify.snapshots import past_of
+from lakestream.lake.verify.snapshots import snapshot_effects
 from lakestream.lake.verify.stream import Extent, RecordSource, columns_that_differ, compare, record_at
 from lakestream.metadata.export import Exported
 from lakestream.model.catalog.landed import Landing
@@ -133,15 +133,15 @@ class TopicCheck:
             self.report.findings += findings
             self._watch.advance(one.size)
         self._table_read = True
-        past = past_of(self._store, metadata, landing.accounted, outside=bool(landing.location))
+        effects = snapshot_effects(self._store, metadata, landing.accounted, external=bool(landing.location))
         if landing.unproven:
             # Care looked for a snapshot to account for, and it was gone already.
-            past = replace(past, complete=False)
+            effects = replace(effects, complete=False)
         own_files = [ownership.is_ours(one.path) and not one.deletes for one in planned]
         try:
-            self._judge(topic, landing, own_files, past)
+            self._judge(topic, landing, own_files, effects)
         finally:
-            past.removals.close()
+            effects.removals.close()
 
     def _metadata(self, table: CatalogTable) -> TableMetadata:
         return TableMetadata.parse(self._store.get(table.location))
@@ -167,7 +167,7 @@ class TopicCheck:
                 text = f"the table says that offsets below {end} have landed, the state says {stream.landed}"
                 self._found(FindingKind.PROGRESS, text, partition=stream.partition)
 
-    def _judge(self, topic: Topic, landing: Landing, own_files: Sequence[bool], past: Past) -> None:
+    def _judge(self, topic: Topic, landing: Landing, own_files: Sequence[bool], effects: SnapshotEffects) -> None:
         known = range(len(topic.streams))
         for partition in sorted({*known, *self.ledger.partitions()}):
             start = self.state.streams.by_id[topic.streams[partition]].start if partition in known else 0
@@ -178,7 +178,7 @@ class TopicCheck:
                 marks=list(landing.marks(partition)),
                 recorded=landing.removed.get(partition, []),
             )
-            verdict = judge_partition(facts, self.ledger, own_files, past)
+            verdict = judge_partition(facts, self.ledger, own_files, effects)
             self.report.findings += verdict.findings
             self.report.explained += verdict.explained
             self.report.proven_rows += verdict.proven

@@ -12,7 +12,7 @@ from lakestream.lake.verify.facts import (
     CHANGED,
     REMOVED,
     PartitionFacts,
-    Past,
+    SnapshotEffects,
     SnapshotNote,
     Verdict,
     tag_of,
@@ -51,17 +51,17 @@ def add(ledger: Ledger, offsets: Sequence[int], hashes: Sequence[int] | None = N
     ledger.add(np.zeros(len(numbers), dtype=np.int64), numbers, told, tag)
 
 
-def past(complete: bool = True, operation: str = "delete", removals: Ledger | None = None) -> Past:
+def effects(complete: bool = True, operation: str = "delete", removals: Ledger | None = None) -> SnapshotEffects:
     notes = [SnapshotNote(snapshot_id=9, time_ms=1, operation=operation)]
-    return Past(removals=removals or Ledger(), notes=notes, complete=complete)
+    return SnapshotEffects(removals=removals or Ledger(), notes=notes, complete=complete)
 
 
 def judged(
     ledger: Ledger, marks: Sequence[Mark], recorded: Sequence[Mark] = (), start: int = 0, own: bool = True,
-    history: Past | None = None,
+    history: SnapshotEffects | None = None,
 ) -> Verdict:  # fmt: skip
     facts = PartitionFacts(topic="t", partition=0, log_start=start, marks=marks, recorded=recorded)
-    return judge_partition(facts, ledger, [own], history or past())
+    return judge_partition(facts, ledger, [own], history or effects())
 
 
 def kinds(verdict: Verdict) -> list[FindingKind]:
@@ -118,14 +118,14 @@ def test_a_recorded_removal_does_not_hide_the_loss_of_another_row() -> None:
 
 def test_what_a_snapshot_removed_is_explained_by_it() -> None:
     removals = filled([5, 6], tag=tag_of(0, REMOVED))
-    verdict = judged(filled([*range(5), *range(7, 50)]), [mark(0, 50)], history=past(removals=removals))
+    verdict = judged(filled([*range(5), *range(7, 50)]), [mark(0, 50)], history=effects(removals=removals))
     assert verdict.findings == [] and verdict.proven == 48
     assert [(one.why, one.rows, one.snapshot) for one in verdict.explained] == [(Why.DELETED, 2, 9)]
 
 
 def test_a_rewrite_that_removes_rows_is_a_loss() -> None:
     removals = filled([5], tag=tag_of(0, REMOVED))
-    verdict = judged(filled([*range(5), *range(6, 50)]), [mark(0, 50)], history=past(True, "replace", removals))
+    verdict = judged(filled([*range(5), *range(6, 50)]), [mark(0, 50)], history=effects(True, "replace", removals))
     assert kinds(verdict) == [FindingKind.LOST] and "'replace'" in verdict.findings[0].text
 
 
@@ -133,11 +133,11 @@ def test_an_update_in_one_snapshot_or_in_two_is_explained() -> None:
     hashes = [hash_of(one) for one in range(50)]
     hashes[5] = 1234
     changed = filled([5], [hash_of(5) - 1234], tag_of(0, CHANGED))
-    verdict = judged(filled(range(50), hashes), [mark(0, 50)], history=past(True, "overwrite", changed))
+    verdict = judged(filled(range(50), hashes), [mark(0, 50)], history=effects(True, "overwrite", changed))
     assert verdict.findings == [] and [one.why for one in verdict.explained] == [Why.CHANGED]
     in_two = filled([5], tag=tag_of(0, REMOVED))
     add(in_two, [5], [-1234], tag_of(0, CAME_BACK))
-    verdict = judged(filled(range(50), hashes), [mark(0, 50)], history=past(True, "overwrite", in_two))
+    verdict = judged(filled(range(50), hashes), [mark(0, 50)], history=effects(True, "overwrite", in_two))
     assert verdict.findings == [] and [one.why for one in verdict.explained] == [Why.CHANGED]
 
 
@@ -146,7 +146,7 @@ def test_a_rewrite_that_brings_a_removed_row_back_is_found() -> None:
     history = filled([5], tag=tag_of(0, REMOVED))
     add(history, [5], [-hash_of(5)], tag_of(1, CAME_BACK))
     notes = [SnapshotNote(snapshot_id=n, time_ms=1, operation=what) for n, what in enumerate(("delete", "replace"))]
-    whole = Past(removals=history, notes=notes, complete=True)
+    whole = SnapshotEffects(removals=history, notes=notes, complete=True)
     verdict = judged(filled(range(50)), [mark(0, 50)], history=whole)
     assert kinds(verdict) == [FindingKind.STRAY_ROWS] and verdict.findings[0].ranges == [(5, 6)]
 
@@ -155,20 +155,20 @@ def test_a_new_row_that_nobody_had_removed_explains_no_other() -> None:
     inserted = filled([7], [-99], tag_of(0, CAME_BACK))
     ledger = filled(range(50))
     add(ledger, [7], [99])
-    verdict = judged(ledger, [mark(0, 50)], history=past(True, "append", inserted))
+    verdict = judged(ledger, [mark(0, 50)], history=effects(True, "append", inserted))
     assert FindingKind.DOUBLED in kinds(verdict) and FindingKind.LOST not in kinds(verdict)
 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_without_all_snapshots_nothing_is_called_lost_or_clean(own: bool) -> None:
-    verdict = judged(filled(range(40)), [mark(0, 50)], own=own, history=past(complete=False))
+    verdict = judged(filled(range(40)), [mark(0, 50)], own=own, history=effects(complete=False))
     assert kinds(verdict) == [FindingKind.UNPROVABLE] and verdict.findings[0].ranges == [(40, 50)]
 
 
 def test_changed_rows_in_files_that_only_we_wrote_are_found_even_without_all_snapshots() -> None:
     ledger = filled(range(50), [hash_of(one) + (one == 3) for one in range(50)])
-    assert kinds(judged(ledger, [mark(0, 50)], history=past(complete=False))) == [FindingKind.CHANGED]
-    assert kinds(judged(ledger, [mark(0, 50)], own=False, history=past(complete=False))) == [FindingKind.UNPROVABLE]
+    assert kinds(judged(ledger, [mark(0, 50)], history=effects(complete=False))) == [FindingKind.CHANGED]
+    assert kinds(judged(ledger, [mark(0, 50)], own=False, history=effects(complete=False))) == [FindingKind.UNPROVABLE]
 
 
 def test_rows_twice_and_rows_that_never_landed_are_named() -> None:
@@ -181,7 +181,7 @@ def test_rows_twice_and_rows_that_never_landed_are_named() -> None:
 def test_a_removed_row_that_is_back_is_found() -> None:
     verdict = judged(filled(range(50)), [mark(0, 50)], [mark(5, 6)])
     assert kinds(verdict) == [FindingKind.STRAY_ROWS] and "back" in verdict.findings[0].text
-    verdict = judged(filled(range(50)), [mark(0, 50)], [mark(5, 6)], history=past(complete=False))
+    verdict = judged(filled(range(50)), [mark(0, 50)], [mark(5, 6)], history=effects(complete=False))
     assert kinds(verdict) == [FindingKind.UNPROVABLE]
 
 
@@ -215,7 +215,7 @@ def test_whatever_happens_to_rows_is_told_as_what_it_was(seed: int) -> None:
     taken = [offset for offset, fate in fates.items() if fate == "take"]
     ledger = filled(list(rows), list(rows.values()), memory_rows=random.choice([100, 10_000]))
     removals = filled(taken, tag=tag_of(0, REMOVED))
-    verdict = judged(ledger, marks, recorded, history=past(removals=removals))
+    verdict = judged(ledger, marks, recorded, history=effects(removals=removals))
     of_marks = [[fates[offset] for offset in range(one.start, one.end)] for one in marks]
     assert kinds(verdict).count(FindingKind.LOST) == sum("lose" in fates for fates in of_marks)
     only_changed = sum("change" in fates and "lose" not in fates for fates in of_marks)

@@ -17,7 +17,7 @@ from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.errors import Unknown
-from lakestream.lake.verify.snapshots import past_of
+from lakestream.lake.verify.snapshots import snapshot_effects
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.model.streams import Stream
 from lakestream.pipeline.care.jobs import CareJobs, NotDone
@@ -218,7 +218,7 @@ async def test_t16_a_snapshot_that_others_expired_before_it_was_accounted_for_ma
     world.table().maintenance.expire_snapshots().by_id(before).commit()
     await world.follow()
     metadata = TableMetadata.parse(world.pipeline.store.get(world.landing().location))
-    past = past_of(world.pipeline.store, metadata, world.landing().accounted, outside=True)
+    past = snapshot_effects(world.pipeline.store, metadata, world.landing().accounted, outside=True)
     assert not past.complete
     await world.caretaker().step()
     last = world.table().current_snapshot().sequence_number
@@ -295,7 +295,7 @@ async def test_a_crash_between_the_commit_and_the_state_heals_by_itself(
     assert await other.driver.drain() == 0
     landing = other.replica.state.catalog.landings[topic_id]
     metadata = TableMetadata.parse(other.store.get(landing.location))
-    past = past_of(other.store, metadata, landing.accounted, outside=True)
+    past = snapshot_effects(other.store, metadata, landing.accounted, outside=True)
     assert past.complete and past.removals.rows == len(gone), "the checker finds what the state was not told of"
     await world.caretaker(pipeline=other).step()
     assert world.proven(pipeline=other)

@@ -52,7 +52,7 @@ class IndexedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RowGroupWindow:
     """Row groups that together hold all rows of a partition in [start, end): (file, row group) each."""
 
     start: int
@@ -146,7 +146,7 @@ class TableView:
         ]
         return sorted(found, key=lambda file: file.offsets[0])
 
-    def window(self, partition: int, start: int, end: int, max_rows: int) -> Window:
+    def window(self, partition: int, start: int, end: int, max_rows: int) -> RowGroupWindow:
         """The next stretch that holds rows at or above `start`, up to the end of the first run there.
 
         Where runs overlap it is cut to about `max_rows`, so that a fetch never has to hold all of them. A window
@@ -155,7 +155,7 @@ class TableView:
         runs = self.runs(partition)
         first = runs.next(start)
         if not len(first) or first[0, FIRST] >= end:
-            return Window(end, end, ())
+            return RowGroupWindow(end, end, ())
         begin = max(start, int(first[0, FIRST]))
         stop = min(end, int(first[0, LAST]) + 1)
         chosen = runs.at_or_after(start, stop)
@@ -163,7 +163,7 @@ class TableView:
             density = float((chosen[:, ROWS] / (chosen[:, LAST] - chosen[:, FIRST] + 1)).sum())
             stop = min(stop, begin + max(int(max_rows / max(density, 1e-9)), 1))
             chosen = chosen[chosen[:, FIRST] < stop]
-        return Window(begin, stop, tuple(self.group(run) for run in chosen))
+        return RowGroupWindow(begin, stop, tuple(self.group(run) for run in chosen))
 
     # -- moving -------------------------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ class TableDraft:
     metadata: bytes
     change: TableChange | None
     obsolete: tuple[str, ...] = ()
-    """Old metadata files that nobody refers to once the change is made."""
+    """Old metadata files without references once the change is made."""
 
 
 class Drafting:
