@@ -421,8 +421,6 @@ def _checked(settings: Settings) -> Settings:
             metadata = f"sqlite://{(folder or Path(METADATA_FOLDER)).absolute()}/metadata.sqlite"
     elif not is_url(metadata):
         metadata = f"sqlite://{Path(metadata.removeprefix('file://')).absolute()}"
-    if not metadata.startswith(("sqlite:", "memory:", "owner:")):
-        raise SettingsError(f"metadata: {metadata!r} is no URL we know; use sqlite:///path or memory:")
     for name, place in (("data", settings.data), ("metadata", metadata)):
         if has_password(place):
             raise SettingsError(f"{name}: a password has no place in {mask_urls(place)}: locations are public; {KEYS}")
@@ -431,9 +429,9 @@ def _checked(settings: Settings) -> Settings:
     if is_url(settings.data) and re.match(r"memory:|\w+://[^/]", settings.data) is None:
         scheme = settings.data.partition(":")[0]
         raise SettingsError(f"data: {settings.data!r} names no bucket; write {scheme}://BUCKET/PREFIX")
-    if settings.brokers > 1 and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
+    if settings.brokers > 1 and settings.data.startswith("memory:"):
         raise SettingsError("memory: serves one broker only, since processes share no memory; use a folder and sqlite:")
-    if settings.tables and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
+    if settings.tables and settings.data.startswith("memory:"):
         raise SettingsError("tables need a store that Spark can read too, and memory: is none; use a folder or s3://")
     if any("=" not in pair for pair in settings.catalog_properties.split(",") if pair.strip()):
         raise SettingsError("catalog_properties: expected name=value,name=value")

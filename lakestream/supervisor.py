@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lakestream import settings as config
+from lakestream.assembly.command_log import log_file, log_sharing
 from lakestream.process.locked_file import LockedFile
 from lakestream.process.ports import choose_ports
 from lakestream.process.readiness import GIVE_UP, NO_STORE, Announcement, parse
@@ -56,17 +57,16 @@ def serve(settings: Settings, programs: Programs | None = None) -> int:
     """Run until a signal stops us; returns the exit code. Raises SettingsError if it cannot start like this."""
     with contextlib.ExitStack() as held:
         held.enter_context(locked(settings))
-        database = config.sqlite_path(settings.metadata)
         each = for_each_broker(settings)
         sockets = Scratch("serve")
         held.callback(sockets.remove)
-        return asyncio.run(_Supervisor(each, database, sockets.path, programs or Programs()).run())
+        return asyncio.run(_Supervisor(each, sockets.path, programs or Programs()).run())
 
 
 @contextlib.contextmanager
 def locked(settings: Settings) -> Iterator[None]:
     """Nobody else serves from the data folder, or from the metadata file, meanwhile."""
-    folder, database = config.data_folder(settings), config.sqlite_path(settings.metadata)
+    folder, database = config.data_folder(settings), log_file(settings)
     with contextlib.ExitStack() as held:
         if folder is not None:
             held.enter_context(LockedFile(folder / ".lakestream.lock", f"the data folder {folder}"))
@@ -98,7 +98,7 @@ def for_each_broker(settings: Settings) -> list[Settings]:
 
 
 class _Supervisor:
-    def __init__(self, each: Sequence[Settings], database: Path | None, sockets: Path, programs: Programs) -> None:
+    def __init__(self, each: Sequence[Settings], sockets: Path, programs: Programs) -> None:
         self._each = each
         self._programs = programs
         self._owner: _Child | None = None
@@ -106,13 +106,12 @@ class _Supervisor:
         self._brokers: list[_Child] = []
         self._signals = 0
         self._asked_to_stop = asyncio.Event()
-        self._socket = str(sockets / "log.sock")
-        self._shares = len(each) == 1 and each[0].tables and database is not None
-        """One broker owns the log in its own process, and lets the pipeline use it."""
-        if len(each) > 1 and database is not None:
-            database.parent.mkdir(parents=True, exist_ok=True)
-            argv = (*programs.owner, str(database.absolute()), self._socket)
-            self._owner = _Child("log owner", argv, {}, socket_path=self._socket)
+        socket_path = str(sockets / "log.sock")
+        self._sharing = log_sharing(each[0], socket_path)
+        if (file := self._sharing.owned_file) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            argv = (*programs.owner, str(file.absolute()), socket_path)
+            self._owner = _Child("log owner", argv, {}, socket_path=socket_path)
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -141,14 +140,9 @@ class _Supervisor:
 
     def _broker(self, number: int, settings: Settings) -> "_Child":
         argv = (*self._programs.broker, "--id", str(number))
-        if self._shares:
-            argv += ("--log-socket", self._socket)
-        return _Child(f"broker {number}", argv, self._handed_down(settings, self._owner is not None))
-
-    def _handed_down(self, settings: Settings, by_socket: bool) -> dict[str, str]:
-        if by_socket:
-            settings = replace(settings, metadata=f"owner:{self._socket}")
-        return {config.CHILD_VARIABLE: config.to_json(settings)}
+        if self._sharing.broker_socket:
+            argv += ("--log-socket", self._sharing.broker_socket)
+        return _Child(f"broker {number}", argv, _handed_down(settings, self._sharing.broker_address))
 
     def _start_pipeline(self) -> list[asyncio.Task[int]]:
         """Beside the brokers, which serve with or without it."""
@@ -158,7 +152,7 @@ class _Supervisor:
         if missing:
             log.error("tables wait: %s not installed; run `pip install lakestream` again", " and ".join(missing))
             return []
-        environment = self._handed_down(self._each[0], self._owner is not None or self._shares)
+        environment = _handed_down(self._each[0], self._sharing.pipeline_address)
         self._pipeline = _Child("pipeline", self._programs.pipeline, environment, vital=False)
         return [asyncio.create_task(self._pipeline.run())]
 
@@ -227,12 +221,17 @@ class _Supervisor:
         """Brokers drain first, and the pipeline; the log's owner goes last, since those who drain still need it."""
         drain_s = self._each[0].drain_ms / 1000
         landing = [self._pipeline.stop(drain_s + PIPELINE_STOP_S)] if self._pipeline is not None else []
-        if self._shares:
+        if self._sharing.broker_socket:
             await asyncio.gather(*landing)
             landing = []
         await asyncio.gather(*(child.stop(drain_s) for child in self._brokers), *landing)
         if self._owner is not None:
             await self._owner.stop(OWNER_STOP_S)
+
+
+def _handed_down(settings: Settings, log_address: str) -> dict[str, str]:
+    """The environment in which a child finds its settings, with the address at which it reaches the command log."""
+    return {config.CHILD_VARIABLE: config.to_json(replace(settings, metadata=log_address))}
 
 
 def _how_called() -> str:

@@ -82,7 +82,6 @@ def test_values_may_be_written_as_people_write_them(tmp_path: Path, name: str, t
         ("brokers", "0", "between 1 and"),
         ("auto_create_topics_enable", "maybe", "true or false"),
         ("log_level", "loud", "none of debug, info"),
-        ("metadata", "redis://x", "no URL we know"),
         ("data", "hdfs://x/y", "use a folder, s3://"),
         ("data", "s3://", "names no bucket; write s3://BUCKET/PREFIX"),
         ("data", "gs:///x", "names no bucket"),
