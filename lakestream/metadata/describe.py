@@ -5,7 +5,8 @@ from itertools import islice
 
 import msgspec
 
-from lakestream.model import members, streams, topics
+from lakestream.model import members, topics
+from lakestream.model.append_rows import HEAD, ROW, read_append
 from lakestream.model.commands import APPEND, ENVELOPE, Register, envelope_of
 from lakestream.model.stamped_append import STAMPED_APPEND, unpack_stamped
 from lakestream.model.state import FAMILIES, State
@@ -52,17 +53,14 @@ def _name(kind: int) -> str:
 
 
 def _append(payload: memoryview) -> dict[str, object]:
-    if len(payload) < streams.HEAD.size:
-        return {"malformed": "no head"}
-    tick, size, count = streams.HEAD.unpack_from(payload)
-    rows = payload[streams.HEAD.size :]
-    if len(rows) != count * streams.ROW.size:
-        return {"malformed": "rows"}
+    body = read_append(payload)
+    if body is None:
+        return {"malformed": "no head" if len(payload) < HEAD.size else "rows"}
     shown = [
         {"stream": row[0], "records": row[1], "bytes": row[3], "producer": row[5]}
-        for row in islice(streams.ROW.iter_unpack(rows), ROWS_SHOWN)
+        for row in islice(ROW.iter_unpack(body.rows), ROWS_SHOWN)
     ]
-    return {"tick": tick, "object_bytes": size, "batches": count, "rows": shown}
+    return {"tick": body.tick, "object_bytes": body.size, "batches": body.batches, "rows": shown}
 
 
 def _stamped_append(payload: memoryview) -> dict[str, object]:

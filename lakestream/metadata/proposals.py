@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lakestream.errors import LakestreamError
+from lakestream.model.append_rows import appended_streams
 from lakestream.model.commands import APPEND
 from lakestream.model.stamped_append import STAMPED_APPEND, unpack_stamped
 from lakestream.model.state import Outcome
-from lakestream.model.streams import appended_streams
 
 log = logging.getLogger(__name__)
 

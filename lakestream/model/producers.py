@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.model.commands import AllocateProducerId, ExpireProducers
 from lakestream.model.members import Member
+from lakestream.model.reasons import Reason
 
 if TYPE_CHECKING:
     from lakestream.model.pieces import Doomed
     from lakestream.model.state import State
+    from lakestream.model.streams import Stream
 
 BATCHES_KEPT = 5
 SEQUENCES = 1 << 31
@@ -173,6 +175,63 @@ class Producers:
 def _dumped(id_: int, one: Producer) -> list[Any]:
     streams = [[stream, s.epoch, s.next, s.recent] for stream, s in one.streams.items()]
     return [id_, one.used_ms, streams, *([[list(place) for place in one.again]] if one.again else [])]
+
+
+def judge(
+    producers: Producers,
+    producer_id: int,
+    stream: "Stream",
+    epoch: int,
+    sequence: int,
+    count: int,
+    base: int,
+    time_ms: int,
+) -> int | None:
+    """None if the batch is next in its producer's sequence, and noted as such; else what to answer (L18)."""
+    stream_id = stream.id
+    producer = producers.by_id.get(producer_id)
+    if producer is None:
+        producer = producers.admit(producer_id)
+        if producer is None:
+            return -Reason.UNKNOWN_PRODUCER
+        remembered = producer.streams[stream_id] = Sequence(epoch)
+        producers.sequences += 1
+        producers.make_room(producer_id)
+    else:
+        known = producer.streams.get(stream_id)
+        if known is None:
+            place = (stream.topic.name, stream.partition)
+            if sequence != 0 and place not in producer.again and not producers.recall(producer, *place):
+                return -Reason.OUT_OF_ORDER
+            if producer.again:
+                producer.again.pop(place, None)
+            remembered = producer.streams[stream_id] = Sequence(epoch)
+            producers.sequences += 1
+            producers.make_room(producer_id)
+        elif epoch != known.epoch:
+            if epoch < known.epoch:
+                return -Reason.FENCED_PRODUCER
+            if sequence != 0:
+                return -Reason.OUT_OF_ORDER
+            remembered = known
+            remembered.epoch = epoch
+            remembered.recent = []
+        elif sequence != known.next:
+            last = (sequence + count - 1) % SEQUENCES
+            for first_kept, last_kept, base_kept in known.recent:
+                if first_kept == sequence and last_kept == last:
+                    return base_kept
+            return -Reason.OUT_OF_ORDER
+        else:
+            remembered = known
+    if producer.used_ms != time_ms:
+        producers.use(producer_id, producer, time_ms)
+    remembered.next = (sequence + count) % SEQUENCES
+    recent = remembered.recent
+    if len(recent) == BATCHES_KEPT:
+        del recent[0]
+    recent.append((sequence, (sequence + count - 1) % SEQUENCES, base))
+    return None
 
 
 def allocate(state: "State", member: Member, body: AllocateProducerId) -> int:

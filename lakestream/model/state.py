@@ -18,11 +18,11 @@ from lakestream.errors import Corrupt, Halted
 from lakestream.model import members, pieces, producers, streams, topics
 from lakestream.model.append_times import AppendTimes
 from lakestream.model.bounds import settle_bounds
-from lakestream.model.catalog import care, rebinding, tables
+from lakestream.model.catalog import care, namespaces, rebinding, tables, views
 from lakestream.model.catalog.care import Care
 from lakestream.model.catalog.tables import Catalog
 from lakestream.model.commands import APPEND, ENVELOPE, Body, Register
-from lakestream.model.groups import membership
+from lakestream.model.groups import membership, offsets
 from lakestream.model.groups.membership import Groups
 from lakestream.model.levels import BOUNDED, FIRST, NEWEST
 from lakestream.model.members import Member, Members
@@ -37,12 +37,18 @@ Outcome = Any
 """A list of results for `Append`; else what the rule says, a No, or STRANGER."""
 Rule = Callable[["State", Member, Any], Outcome]
 
-FAMILIES: tuple[Any, ...] = (members, topics, pieces, streams, producers, membership, tables, rebinding, care)
+FAMILIES: tuple[Any, ...] = (
+    members, topics, pieces, streams, producers, membership, offsets, tables, namespaces, views, rebinding, care,
+)  # fmt: skip
+"""The modules with the commands: `RULES` of each lists bodies and what is done with them."""
+PACKED_RULES: dict[int, tuple[int, Rule]] = {
+    APPEND: (FIRST, streams.append),
+    STAMPED_APPEND: (BOUNDED, append_stamped),
+}
+"""Commands with packed bodies: their levels, and what is done with them."""
 _RULES: dict[int, tuple[int, msgspec.msgpack.Decoder[Any], Rule]] = {
     body.KIND: (body.LEVEL, msgspec.msgpack.Decoder(body), rule) for family in FAMILIES for body, rule in family.RULES
 }
-_UNLISTED = (APPEND, STAMPED_APPEND, Register.KIND)
-"""Kinds whose bodies are read in ways of their own."""
 _REGISTER = msgspec.msgpack.Decoder(Register)
 
 CHECKPOINT = struct.Struct("<4sBxxxI")
@@ -86,7 +92,7 @@ def apply(state: State, sequence: int, command: bytes) -> Outcome:
         state.sequence = sequence
         return STRANGER
     level, kind, member_id, epoch, n = ENVELOPE.unpack_from(command)
-    if level <= state.level and kind not in _RULES and kind not in _UNLISTED:
+    if level <= state.level and kind not in _RULES and kind not in PACKED_RULES and kind != Register.KIND:
         raise Halted(f"command {sequence} is of kind {kind} (level {level}), which this version does not know; upgrade")
     state.sequence = sequence
     if kind == Register.KIND and level <= state.level:
@@ -117,10 +123,9 @@ def _judge(state: State, member: Member, level: int, kind: int, command: bytes) 
     payload = memoryview(command)[ENVELOPE.size :]
     if level > state.level:
         return _too_new(level)
-    if kind == APPEND:
-        return streams.append(state, member, payload)
-    if kind == STAMPED_APPEND:
-        return append_stamped(state, member, payload) if state.level >= BOUNDED else _too_new(BOUNDED)
+    if kind in PACKED_RULES:
+        needed, rule = PACKED_RULES[kind]
+        return rule(state, member, payload) if needed <= state.level else _too_new(needed)
     needed, decoder, rule = _RULES[kind]
     if needed > state.level:
         return _too_new(needed)

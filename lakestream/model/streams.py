@@ -4,36 +4,29 @@ An entry maps the offsets [base, base + count) to one byte range of one WAL obje
 object holds next to each other make one entry; a batch that was refused, or was a duplicate, splits the range, so its
 bytes are never served (L20). Entries are packed: `bases` can be bisected, `refs` has five numbers for each base.
 
-`Append` is the hot command. Its body is packed: a head, then one row a batch, rows ordered by stream.
+`Append` is the hot command: its body is packed (append_rows.py).
 """
 
-import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lakestream.model.append_rows import HEAD, ROW
 from lakestream.model.append_times import AppendTimes
 from lakestream.model.commands import AdvanceLogStart, Collected, MovedSlice, ReplaceEntries
 from lakestream.model.levels import BOUNDED
 from lakestream.model.members import Member
-from lakestream.model.producers import BATCHES_KEPT, SEQUENCES, Producers
-from lakestream.model.producers import Sequence as ProducerSequence
+from lakestream.model.producers import judge
 from lakestream.model.reasons import No, Reason
 
 if TYPE_CHECKING:
     from lakestream.model.state import State
     from lakestream.model.topics import Topic, Topics
 
-HEAD = struct.Struct("<QII")
-"""The tick, the size of its object, and the number of rows."""
-ROW = struct.Struct("<IIIIqqhi")
-"""Stream, record count, position, length, max timestamp, producer id, producer epoch, first sequence."""
 STRIDE = 5
 NUMBERS_MAX = 1 << 62
 """A command may say more than the packed numbers of an entry can hold."""
-
-AppendRow = tuple[int, int, int, int, int, int, int, int]
 
 TICK, MERGED = 0, 1
 
@@ -237,17 +230,6 @@ class Streams:
         stream.topic.active += bool(stream.bases)
 
 
-def pack_append(tick: int, size: int, rows: Sequence[AppendRow]) -> bytes:
-    """The body of an `Append` command."""
-    pack = ROW.pack
-    return HEAD.pack(tick, size, len(rows)) + b"".join([pack(*row) for row in rows])
-
-
-def appended_streams(payload: bytes | memoryview) -> set[int]:
-    """The streams that an `Append` command has batches of."""
-    return {row[0] for row in ROW.iter_unpack(memoryview(payload)[HEAD.size :])}
-
-
 def append(state: "State", member: Member, payload: memoryview) -> list[int] | No:
     """Give every batch its base offset, or that of the original if it is a duplicate, or a negative reason."""
     if len(payload) < HEAD.size:
@@ -308,63 +290,6 @@ def append(state: "State", member: Member, payload: memoryview) -> list[int] | N
         made.live = 1
         streams.release(number, 1, 0, time_ms)
     return results
-
-
-def judge(
-    producers: Producers,
-    producer_id: int,
-    stream: Stream,
-    epoch: int,
-    sequence: int,
-    count: int,
-    base: int,
-    time_ms: int,
-) -> int | None:
-    """None if the batch is next in its producer's sequence, and noted as such; else what to answer (L18)."""
-    stream_id = stream.id
-    producer = producers.by_id.get(producer_id)
-    if producer is None:
-        producer = producers.admit(producer_id)
-        if producer is None:
-            return -Reason.UNKNOWN_PRODUCER
-        past = producer.streams[stream_id] = ProducerSequence(epoch)
-        producers.sequences += 1
-        producers.make_room(producer_id)
-    else:
-        known = producer.streams.get(stream_id)
-        if known is None:
-            place = (stream.topic.name, stream.partition)
-            if sequence != 0 and place not in producer.again and not producers.recall(producer, *place):
-                return -Reason.OUT_OF_ORDER
-            if producer.again:
-                producer.again.pop(place, None)
-            past = producer.streams[stream_id] = ProducerSequence(epoch)
-            producers.sequences += 1
-            producers.make_room(producer_id)
-        elif epoch != known.epoch:
-            if epoch < known.epoch:
-                return -Reason.FENCED_PRODUCER
-            if sequence != 0:
-                return -Reason.OUT_OF_ORDER
-            past = known
-            past.epoch = epoch
-            past.recent = []
-        elif sequence != known.next:
-            last = (sequence + count - 1) % SEQUENCES
-            for first_kept, last_kept, base_kept in known.recent:
-                if first_kept == sequence and last_kept == last:
-                    return base_kept
-            return -Reason.OUT_OF_ORDER
-        else:
-            past = known
-    if producer.used_ms != time_ms:
-        producers.use(producer_id, producer, time_ms)
-    past.next = (sequence + count) % SEQUENCES
-    recent = past.recent
-    if len(recent) == BATCHES_KEPT:
-        del recent[0]
-    recent.append((sequence, (sequence + count - 1) % SEQUENCES, base))
-    return None
 
 
 def advance_log_start(state: "State", member: Member, body: AdvanceLogStart) -> list[int]:

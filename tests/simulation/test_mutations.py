@@ -9,13 +9,14 @@ import pytest
 from lakestream.errors import LakestreamError, Rejected, Retry, Unknown
 from lakestream.metadata.proposals import Proposal
 from lakestream.metadata.replica import BACKOFF_S, Replica
-from lakestream.model import streams
+from lakestream.model import state, streams
+from lakestream.model.append_rows import HEAD, pack_append
 from lakestream.model.commands import APPEND
 from lakestream.model.groups import offsets
+from lakestream.model.levels import FIRST
 from lakestream.model.members import Members
 from lakestream.model.pieces import Dismantle
 from lakestream.model.reasons import No
-from lakestream.model.streams import HEAD, pack_append
 from lakestream.stream.appender import Appender, Tick
 from lakestream.stream.housekeeping import collector
 from lakestream.stream.housekeeping.collector import Collector
@@ -220,7 +221,7 @@ def test_outcomes_that_differ_between_brokers_are_noticed_L10(monkeypatch: pytes
     def append(*arguments: Any) -> list[int] | No:
         return No(1, "a bad day") if next(calls) % 97 == 0 else real(*arguments)
 
-    monkeypatch.setattr(streams, "append", append)
+    monkeypatch.setitem(state.PACKED_RULES, APPEND, (FIRST, append))
     assert first_violation(Classes(), ["calm"])
 
 

@@ -13,10 +13,10 @@ from lakestream.metadata import replica as replica_module
 from lakestream.metadata.checkpoint import load_newest
 from lakestream.metadata.membership import digests_agree
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
+from lakestream.model.append_rows import pack_append
 from lakestream.model.commands import APPEND, AllocateProducerId, Expire, Noop, pack
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import dump
-from lakestream.model.streams import pack_append
 from tests.core import TestBroker, batch, checkpoint_now, start_broker
 
 

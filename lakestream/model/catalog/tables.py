@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from lakestream.model.catalog import namespaces, views
 from lakestream.model.catalog.landed import Departed, LandedRange, Landing
 from lakestream.model.catalog.names import STREAMS, name_problem, root_of, shown
 from lakestream.model.catalog.views import CatalogView, Views
@@ -429,8 +428,6 @@ def tables_purged(state: "State", member: Member, body: TablesPurged) -> int:
 
 
 RULES = (
-    *namespaces.RULES,
-    *views.RULES,
     (CommitTables, commit_tables),
     (HoldTopic, hold_topic),
     (Land, land),

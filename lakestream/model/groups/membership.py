@@ -310,5 +310,4 @@ RULES = (
     (RemoveMembers, remove_members),
     (ReplaceMember, replace_member),
     (DeleteGroup, delete_group),
-    *offsets.RULES,
 )
