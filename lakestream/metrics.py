@@ -81,15 +81,6 @@ TABLE_FILES_PURGED = Figure("table_files_purged", COUNTER, "Files of dropped tab
 FIGURES = tuple(figure for figure in list(globals().values()) if isinstance(figure, Figure))
 
 
-class Counter:
-    """A number that grows: `counter.value += n`."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
-
-
 class Histogram:
     """Counts of observations below each bound, and their sum."""
 
@@ -105,7 +96,7 @@ class Histogram:
         self.total += value
 
 
-Sample = Counter | Histogram | Callable[[], float]
+Sample = Histogram | Callable[[], float]
 
 
 class Metrics:
@@ -114,14 +105,6 @@ class Metrics:
     def __init__(self) -> None:
         self._series: dict[Figure, dict[tuple[str, ...], Sample]] = {}
         self._changing: dict[Figure, Callable[[], Mapping[tuple[str, ...], float]]] = {}
-
-    def counter(self, figure: Figure, *labels: str) -> Counter:
-        assert figure.kind == COUNTER and len(labels) == len(figure.labels), figure
-        series = self._series.setdefault(figure, {})
-        known = series.get(labels)
-        if not isinstance(known, Counter):
-            series[labels] = known = Counter()
-        return known
 
     def histogram(self, figure: Figure, *labels: str) -> Histogram:
         assert figure.kind == HISTOGRAM and len(labels) == len(figure.labels), figure

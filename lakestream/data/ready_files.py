@@ -1,7 +1,8 @@
 """Files made ahead of time, under the names that the next objects of a writer will have.
 
 A new object is waited for twice: for its bytes, and for the directory that has its name. Whoever numbers small objects
-one after the other gets the next names made and synced in the background, and waits only for the bytes.
+one after the other gets the next names made and synced in the background, and waits only for the bytes: 3.9 ms in place
+of 8.2 for an object of 1 KB on a busy disk, and 0.55 ms of processor time in place of 0.76 (decision 7).
 
     absent -> ready: named, not readable, locked by its maker -> its directory is synced -> written -> readable, synced
 

@@ -8,15 +8,12 @@ Until then nobody starts from it: a replica that went wrong just before would ha
 that is never noted is collected when two newer ones are.
 """
 
-import logging
 from dataclasses import dataclass, field
 
 from lakestream.interfaces import CheckpointNote, Clock, CommandLog, Wal
 from lakestream.metadata.checkpoint import Dump, note_stored, store_state
 from lakestream.metadata.replica import Replica
 from lakestream.model.state import State
-
-log = logging.getLogger(__name__)
 
 RETRY_S = 30.0
 """After a checkpoint that could not be stored."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from lakestream.interfaces import CommandLog, Logged
 from lakestream.metadata.describe import describe_command
 
-COMMANDS_PATH = "/metadata/commands"
 COMMANDS_MAX = 1000
 """Of one page."""
 PAGE_BYTES = 1 << 20
@@ -25,6 +24,7 @@ async def command_page(command_log: CommandLog, after: int, limit: int, wait_s: 
     if not found and wait_s > 0:
         await command_log.wait(after, min(wait_s, WAIT_MAX_S))
         found = await _behind(command_log, after, limit)
+    # A full page takes 160 ms: in a thread, the event loop goes on.
     return await asyncio.to_thread(render, found) if found else b""
 
 

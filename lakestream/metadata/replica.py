@@ -428,10 +428,6 @@ class Replica:
         """Of the last folded command; a checkpoint carries it."""
         return self._identity
 
-    @property
-    def backlog(self) -> int:
-        return len(self._queue) + len(self._pending)
-
 
 def identity_of(command: bytes) -> bytes:
     return blake2b(command, digest_size=16).digest()

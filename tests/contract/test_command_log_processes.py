@@ -16,7 +16,7 @@ import pytest
 from lakestream.errors import Halted, Retry, Unknown
 from lakestream.interfaces import CommandLog, Logged
 from lakestream.metadata.stores import wire
-from lakestream.metadata.stores.owner import Owner, start_owner
+from lakestream.metadata.stores.owner import Owner
 from lakestream.metadata.stores.socket_client import SocketLog
 from lakestream.metadata.stores.sqlite import SqliteLog
 
@@ -84,6 +84,16 @@ class Writer:
             if line.endswith(b"\n"):  # a line cut by the kill may hold half a number
                 self.lines.append(line.decode().split())
                 self._more.set()
+
+
+async def start_owner(database: Path, socket_path: Path) -> asyncio.subprocess.Process:
+    """An owner that serves."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lakestream.metadata.stores.owner", str(database), str(socket_path)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None and await process.stdout.readline() == b"ready\n"
+    return process
 
 
 @contextlib.asynccontextmanager
@@ -306,31 +316,6 @@ async def test_a_second_owner_of_the_file_is_told_who_holds_it(tmp_path: Path) -
     async with an_owner(tmp_path) as owner:
         with pytest.raises(Retry, match=f"process {owner.pid}"):
             await SqliteLog.open(tmp_path / "log.db")
-
-
-async def test_the_owner_ends_when_its_parent_dies(tmp_path: Path) -> None:
-    parent = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "import asyncio, sys\n"
-        "from lakestream.metadata.stores.owner import start_owner\n"
-        "async def main():\n"
-        "    owner = await start_owner(*sys.argv[1:])\n"
-        "    print(owner.pid, flush=True)\n"
-        "    await asyncio.sleep(60)\n"
-        "asyncio.run(main())",
-        *(str(tmp_path / "log.db"), str(tmp_path / "s")),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert parent.stdout is not None
-    int(await parent.stdout.readline())
-    await _kill(parent)
-    async with asyncio.timeout(10):
-        while True:  # the lock is free again
-            with contextlib.suppress(Retry):
-                await (await SqliteLog.open(tmp_path / "log.db")).close()
-                return
-            await asyncio.sleep(0.02)
 
 
 async def test_bad_bytes_on_the_socket_close_that_connection_only(tmp_path: Path) -> None:

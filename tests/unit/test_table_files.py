@@ -23,9 +23,9 @@ from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.errors import Corrupt
 from lakestream.model.batches.check import check_batch
 from lakestream.model.batches.header import Codec
-from lakestream.model.batches.records import control_batch
 from lakestream.model.kernels import table_batches
 from lakestream.model.kernels.pointers import address_of
+from tests.batches import control_batch
 from tests.raw_records import RawRecord, digest, encode, read
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "table-file-v1.parquet"

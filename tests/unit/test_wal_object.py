@@ -23,7 +23,6 @@ from lakestream.model.batches.wal_object import (
     lay_out,
     mark_at_or_before,
     mark_with_timestamp,
-    merge_slice,
     merged_key,
     merged_tail,
     parse_checkpoint_key,
@@ -36,6 +35,7 @@ from lakestream.model.batches.wal_object import (
     verify,
     wal_key,
 )
+from tests.batches import merge_slice
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

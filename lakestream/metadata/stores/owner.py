@@ -2,7 +2,7 @@
 
 It is no broker: a frozen broker never holds the file, and a frozen client never holds up the owner (L15). Where there
 is one broker only, its own process is the owner, and serves the pipeline (`Owner.serve`).
-Run it as `python -m lakestream.metadata.stores.owner DATABASE SOCKET`, or start it with `start_owner`.
+Run it as `python -m lakestream.metadata.stores.owner DATABASE SOCKET`; it says `ready` when it serves.
 """
 
 import argparse
@@ -262,53 +262,25 @@ def _remove_stale(path: str) -> None:
             raise Halted(f"{path} is the socket of another command log's owner, which is alive")
 
 
-async def start_owner(
-    database: str | os.PathLike[str], socket_path: str | os.PathLike[str]
-) -> asyncio.subprocess.Process:
-    """Start an owner as a child that ends with this process; return when it serves. Keep the result, and its stdin."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "lakestream.metadata.stores.owner", "--supervised"),
-        *(os.fspath(database), os.fspath(socket_path)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    if await process.stdout.readline() != b"ready\n":
-        raise Retry(f"the owner of {os.fspath(database)} ended with status {await process.wait()}")
-    return process
-
-
-async def run_owner(database: str, socket_path: str, *, supervised: bool) -> None:
-    """Own and serve until SIGTERM; if supervised, until standard input ends, which it does when the parent dies."""
+async def run_owner(database: str, socket_path: str) -> None:
+    """Own the file and serve it until SIGTERM."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    # A terminal's interrupt reaches all processes; the brokers still need us while they drain.
-    loop.add_signal_handler(signal.SIGINT, (lambda: None) if supervised else stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
     owner = await Owner.open(database, socket_path)
-    if supervised:
-        await loop.connect_read_pipe(lambda: _Leash(stop), sys.stdin)
     print("ready", flush=True)
     await stop.wait()
     await owner.close()
-
-
-class _Leash(asyncio.Protocol):
-    def __init__(self, stop: asyncio.Event) -> None:
-        self._stop = stop
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._stop.set()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="lakestream.metadata.stores.owner", description=__doc__)
     parser.add_argument("database", help="the SQLite file; made if it is not there")
     parser.add_argument("socket", help="where to listen")
-    parser.add_argument("--supervised", action="store_true", help="end when standard input ends")
     given = parser.parse_args(arguments)
     try:
-        uvloop.run(run_owner(given.database, given.socket, supervised=given.supervised))
+        uvloop.run(run_owner(given.database, given.socket))
     except (LakestreamError, OSError) as error:
         print(f"command log owner: {error}", file=sys.stderr)
         return GIVE_UP if isinstance(error, Corrupt) else 1

@@ -6,8 +6,8 @@ import asyncio
 class Wakeups:
     """Waiters by the sequence that they have; woken in the order in which they came."""
 
-    def __init__(self, last: int = 0) -> None:
-        self.last = last
+    def __init__(self) -> None:
+        self.last = 0
         self._waiting: dict[asyncio.Future[None], int] = {}
 
     async def wait(self, after: int, timeout_s: float) -> None:

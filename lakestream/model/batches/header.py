@@ -13,8 +13,6 @@ from enum import IntEnum
 
 from fastcrc import crc32
 
-from lakestream.errors import Rejected
-
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 PREFIX_SIZE = 12
@@ -117,22 +115,6 @@ class BatchInfo:
 
     def __repr__(self) -> str:
         return f"BatchInfo({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
-
-
-def split(view: memoryview) -> list[tuple[int, int]]:
-    """Start and length of each batch in a records field. Raises Rejected unless they fill it exactly."""
-    end = len(view)
-    start = 0
-    batches = []
-    while start < end:
-        if end - start < HEADER_SIZE:
-            raise Rejected(Fault.CORRUPT, f"{end - start} bytes cannot hold a batch header")
-        length = length_of(view, start)
-        if length < HEADER_SIZE or length > end - start:
-            raise Rejected(Fault.CORRUPT, f"a batch of {length} bytes in the {end - start} that are left")
-        batches.append((start, length))
-        start += length
-    return batches
 
 
 def length_of(view: memoryview, start: int) -> int:

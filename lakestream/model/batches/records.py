@@ -79,20 +79,6 @@ def encode_batch(
     return bytes(encoded)
 
 
-def control_batch(base_offset: int, last_offset: int, timestamp: int) -> bytes:
-    """A batch that covers offsets without records: one control record at the last of them, of no producer (L31).
-
-    It reads as a commit marker, which no client shows and none has to match with a transaction.
-    """
-    marker = Record(
-        offset=last_offset,
-        timestamp=timestamp,
-        key=struct.pack(">hh", 0, _COMMIT_MARKER),
-        value=struct.pack(">hi", 0, 0),
-    )
-    return encode_batch([marker], base_offset=base_offset, control=True)
-
-
 def decode_batch(view: bytes | memoryview, max_bytes: int = MAX_DECODED_BYTES) -> list[Record]:
     """The records of one stored batch. Raises Corrupt."""
     columns = decode_columns(view, max_bytes)
@@ -280,6 +266,3 @@ def _decode_varint(view: memoryview, position: int) -> tuple[int, int]:
 
 def _bytes(view: memoryview, start: int, size: int) -> bytes | None:
     return None if size < 0 else bytes(view[start : start + size])
-
-
-_COMMIT_MARKER = 1

@@ -136,34 +136,6 @@ def _tail(body: Buffer, kind: Kind, index: bytes, slices: int, marks: int) -> by
     return b"".join((index, checked, struct.pack("<I", crc32.iscsi(checked)), END_MAGIC))
 
 
-def merge_slice(body: Buffer, stream: int, position: int, length: int) -> MergedSlice:
-    """The index row of a slice of finished batches, found by walking their headers. Offsets may have gaps."""
-    marks: list[Mark] = []
-    batches, last_offset, at, end = 0, -1, position, position + length
-    while at < end:
-        if end - at < _BATCH_HEADER_BYTES:
-            raise Corrupt(f"stream {stream}: a batch header is cut at {at}")
-        offset, batch_length, magic, last_delta, timestamp = _BATCH.unpack_from(body, at)
-        following = at + 12 + batch_length
-        if magic != 2 or not at + _BATCH_HEADER_BYTES <= following <= end:
-            raise Corrupt(f"stream {stream}: there is no batch at {at}")
-        if offset <= last_offset or last_delta < 0:
-            raise Corrupt(f"stream {stream}: the batch at {at} is out of the order of offsets")
-        if not marks or at - marks[-1].position >= MARK_EVERY_BYTES:
-            marks.append(Mark(offset, at, timestamp))
-        elif timestamp > marks[-1].max_timestamp:
-            marks[-1] = marks[-1]._replace(max_timestamp=timestamp)
-        batches, last_offset, at = batches + 1, offset + last_delta, following
-    if not marks:
-        raise Corrupt(f"stream {stream}: a merged slice needs a batch")
-    return MergedSlice(stream, position, length, batches, marks[0].offset, marks)
-
-
-_BATCH = struct.Struct(">qi4xb6xi8xq")
-"""Of a batch header: base offset, length, magic, last offset delta, max timestamp."""
-_BATCH_HEADER_BYTES = 61
-
-
 def mark_at_or_before(marks: Sequence[Mark], offset: int) -> int:
     """Which mark to walk from to find `offset`: the last one at or below it, else the first."""
     return max(bisect_right(marks, offset, key=_offset_of) - 1, 0)
