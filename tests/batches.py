@@ -5,7 +5,7 @@ import struct
 from lakestream.errors import Corrupt
 from lakestream.interfaces import Buffer
 from lakestream.model.batches.records import Record, encode_batch
-from lakestream.model.batches.wal_object import MARK_EVERY_BYTES, Mark, MergedSlice
+from lakestream.model.batches.wal_object import MARK_EVERY_BYTES, BatchMark, MergedSlice
 
 _COMMIT_MARKER = 1
 _BATCH = struct.Struct(">qi4xb6xi8xq")
@@ -29,7 +29,7 @@ def control_batch(base_offset: int, last_offset: int, timestamp: int) -> bytes:
 
 def merge_slice(body: Buffer, stream: int, position: int, length: int) -> MergedSlice:
     """The index row of a slice of finished batches, found by walking their headers. Offsets may have gaps."""
-    marks: list[Mark] = []
+    marks: list[BatchMark] = []
     batches, last_offset, at, end = 0, -1, position, position + length
     while at < end:
         if end - at < _BATCH_HEADER_BYTES:
@@ -41,7 +41,7 @@ def merge_slice(body: Buffer, stream: int, position: int, length: int) -> Merged
         if offset <= last_offset or last_delta < 0:
             raise Corrupt(f"stream {stream}: the batch at {at} is out of the order of offsets")
         if not marks or at - marks[-1].position >= MARK_EVERY_BYTES:
-            marks.append(Mark(offset, at, timestamp))
+            marks.append(BatchMark(offset, at, timestamp))
         elif timestamp > marks[-1].max_timestamp:
             marks[-1] = marks[-1]._replace(max_timestamp=timestamp)
         batches, last_offset, at = batches + 1, offset + last_delta, following

@@ -12,10 +12,10 @@ from lakestream.model.append_rows import pack_append
 from lakestream.model.bounds import CONFIGS as BOUND_CONFIGS
 from lakestream.model.catalog.care import DONE, RUNNING, NoteCare, NotePipeline, RequestCare, TellCare
 from lakestream.model.catalog.care import KINDS as CARE_KINDS
-from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.catalog.landed import HoldTopic, Land, LandedRange
 from lakestream.model.catalog.namespaces import CreateNamespace, DropNamespace, UpdateNamespace
 from lakestream.model.catalog.rebinding import Rebind
-from lakestream.model.catalog.tables import HoldTopic, Land, TablesPurged
+from lakestream.model.catalog.tables import TablesPurged
 from lakestream.model.catalog.views import CommitView
 from lakestream.model.commands import (
     APPEND,

@@ -13,27 +13,25 @@ Three loops share the log, and all end in `_fold`, which skips what is folded al
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
 from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import PAGE_BYTES, Clock, CommandLog, Logged, Wal
+from lakestream.metadata.catch_up import CatchUp
 from lakestream.metadata.checkpoint import Remains, load_newest
 from lakestream.metadata.older_log import contradiction, traces
-from lakestream.metadata.proposals import Done, Proposal, give_up_behind, give_up_old, tell
+from lakestream.metadata.proposals import Done, Proposal, Proposals, give_up_old
 from lakestream.model.commands import ENVELOPE, Body, Noop, Register, encode, pack
 from lakestream.model.levels import FIRST, NEWEST
 from lakestream.model.reasons import No, Stranger
 from lakestream.model.state import Outcome, State, apply, check_level
-from lakestream.process.store_room import Room
+from lakestream.process.store_room import StoreRoom
 
 log = logging.getLogger(__name__)
 
 READ_LIMIT = 1000
-BATCH_LIMIT = 256
-BATCH_BYTES = 4 * 1024 * 1024
 DIGESTS_KEPT = 8192
 POLL_S = 1.0
 BACKOFF_S = (0.01, 1.0)
@@ -59,7 +57,7 @@ class Replica:
         self.on_command: list[Callable[[int, bytes, Outcome], None]] = []
         self.last_fold = self.last_read = clock.monotonic()
         """When something was last folded, and when the log was last read to its end."""
-        self.room = Room("the command log", clock)
+        self.room = StoreRoom("the command log", clock)
         self.folded_bytes = 0
         """Of the commands that this process folded."""
         self.halted: Halted | None = None
@@ -70,15 +68,11 @@ class Replica:
         self._identity = b""
         self._digests = [0] * DIGESTS_KEPT
         self._loading = asyncio.Lock()
-        self._queue: deque[Proposal] = deque()
-        self._pending: dict[int, Proposal] = {}
-        self._next_n = 1
+        self._proposals = Proposals()
         self._registering: tuple[bytes, asyncio.Future[Outcome]] | None = None
-        self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._catch_waiters: list[asyncio.Future[None]] = []
-        self._catch_wanted = asyncio.Event()
+        self._catching_up = CatchUp(self._read_to_end)
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -88,7 +82,7 @@ class Replica:
         await self._reload(0)
         await self._read_to_end()
         await self._refuse_an_older_log()
-        for loop in (self._propose_loop, self._follow_loop, self._catch_loop):
+        for loop in (self._propose_loop, self._follow_loop, self._catch_up_loop):
             self._tasks.append(asyncio.create_task(self._guard(loop), name=f"replica-{loop.__name__}"))
 
     async def _refuse_an_older_log(self) -> None:
@@ -149,8 +143,7 @@ class Replica:
         elif not self.epoch:
             done(Fenced("not registered"))
         else:
-            self._queue.append(Proposal(level, kind, payload, done, self._clock.monotonic()))
-            self._wanted.set()
+            self._proposals.add(Proposal(level, kind, payload, done, self._clock.monotonic()))
 
     async def register(self, body: Register) -> int | No:
         """Begin a new epoch. Proposals of the old one are failed: they can never be applied any more."""
@@ -174,50 +167,36 @@ class Replica:
         outcome = answer.result()
         if isinstance(outcome, int):
             self.epoch, self.leaving, self.superseded = outcome, False, False
-            self._next_n = 1
+            self._proposals.begin_epoch()
             self._prefix = ENVELOPE.pack(0, 0, self.member_id, self.epoch, 0)[2:14]
         return outcome  # type: ignore[no-any-return]
 
     async def _propose_loop(self) -> None:
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            while self._queue:
+            await self._proposals.added.wait()
+            self._proposals.added.clear()
+            while self._proposals.waiting:
                 self._idle.clear()
                 try:
-                    await self._send(self._take())
+                    await self._send(self._proposals.number_some())
                 finally:
                     self._idle.set()
-
-    def _take(self) -> list[Proposal]:
-        taken: list[Proposal] = []
-        size = 0
-        while self._queue and len(taken) < BATCH_LIMIT:
-            size += len(self._queue[0].payload)
-            if taken and size > BATCH_BYTES:
-                break
-            proposal = self._queue.popleft()
-            proposal.n = self._next_n
-            self._next_n += 1
-            self._pending[proposal.n] = proposal
-            taken.append(proposal)
-        return taken
 
     async def _send(self, proposals: list[Proposal]) -> None:
         """Append until every proposal has its outcome, whatever gets lost on the way (L1)."""
         epoch, backoff, may_be_there = self.epoch, BACKOFF_S[0], False
         while True:
             give_up_old(proposals, self._clock.monotonic() - GIVE_UP_S)
-            commands = [self._encoded(one) for one in proposals if one.n in self._pending]
+            commands = [self._encoded(one) for one in self._proposals.without_outcome(proposals)]
             if not commands or self.epoch != epoch or self.halted:
                 return
             try:
                 await self._append(commands)
                 may_be_there = True
                 self.room.taken()
-                if self._pending:
+                if self._proposals.numbered:
                     await self._read_to_end()
-                if self.epoch == epoch and any(one.n in self._pending for one in proposals):
+                if self.epoch == epoch and self._proposals.without_outcome(proposals):
                     raise Halted("a command was appended and folded, and yet has no outcome", restart_helps=True)
                 continue
             except Unknown as error:
@@ -226,19 +205,11 @@ class Replica:
             except NoRoom as error:
                 self.room.refused(error)
                 if not may_be_there:
-                    self._take_back(proposals, error)
+                    self._proposals.take_back(proposals, error)
             except Retry as error:
                 log.warning("an append failed: %s", error)
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, BACKOFF_S[1])
-
-    def _take_back(self, proposals: list[Proposal], error: NoRoom) -> None:
-        """None of these was ever appended: they fail, with all that wait behind them, and their numbers are free."""
-        self._next_n = min((one.n for one in proposals if one.n in self._pending), default=self._next_n)
-        failed = [*(self._pending.pop(one.n) for one in proposals if one.n in self._pending), *self._queue]
-        self._queue.clear()
-        for proposal in failed:
-            tell(proposal, error)
 
     def _encoded(self, proposal: Proposal) -> bytes:
         level, kind, payload = proposal.level, proposal.kind, proposal.payload
@@ -256,26 +227,10 @@ class Replica:
         """Fold to the end of the log as it is after this call began: before any no (L6)."""
         if self.halted is not None:
             raise Retry(f"halted: {self.halted}")
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._catch_waiters.append(waiter)
-        self._catch_wanted.set()
-        await waiter
+        await self._catching_up.wait()
 
-    async def _catch_loop(self) -> None:
-        while True:
-            await self._catch_wanted.wait()
-            self._catch_wanted.clear()
-            waiters, self._catch_waiters = self._catch_waiters, []
-            error: LakestreamError | None = Retry("this broker stops")
-            try:
-                await self._read_to_end()
-                error = None
-            except (Retry, Unknown) as failed:
-                error = Retry(str(failed))
-            finally:
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_exception(error) if error else waiter.set_result(None)
+    async def _catch_up_loop(self) -> None:
+        await self._catching_up.run()
 
     async def _follow_loop(self) -> None:
         while True:
@@ -327,7 +282,7 @@ class Replica:
         remains = Remains(self.state)
         self.state, self._identity = state, identity
         self._digests = [0] * DIGESTS_KEPT
-        if self._pending:  # which of their numbers are taken nobody can tell: only a new epoch counts from 1
+        if self._proposals.numbered:  # which of their numbers are taken nobody can tell: only a new epoch counts from 1
             self.epoch, self._prefix = 0, b""
         self._fail_all(Unknown("the outcome lies below a checkpoint"))
         self._check_epoch()
@@ -370,22 +325,13 @@ class Replica:
         self.folded_bytes += len(command)
         if command[2:14] == self._prefix:
             if not isinstance(outcome, Stranger):
-                self._resolve(ENVELOPE.unpack_from(command)[4], command[1], outcome)
+                self._proposals.resolve(ENVELOPE.unpack_from(command)[4], command[1], outcome)
         elif self._registering is not None and command == self._registering[0]:
             answer = self._registering[1]
             if not answer.done():
                 answer.set_result(outcome)
         for listener in self.on_command:
             listener(sequence, command, outcome)
-
-    def _resolve(self, n: int, kind: int, outcome: Outcome) -> None:
-        proposal = self._pending.pop(n, None)
-        if proposal is None:
-            return
-        if kind == Noop.KIND != proposal.kind:
-            outcome = Retry("given up: the command log could not be reached in time")
-            give_up_behind(self._queue, proposal.appended())
-        tell(proposal, outcome)
 
     def _check_epoch(self) -> None:
         me = self.state.members.by_id.get(self.member_id)
@@ -401,15 +347,8 @@ class Replica:
         self._fail_all(Fenced("this member's epoch has ended"))
 
     def _fail_all(self, error: LakestreamError) -> None:
-        failed = [*self._pending.values(), *self._queue]
-        self._pending.clear()
-        self._queue.clear()
-        for proposal in failed:
-            tell(proposal, error)
-        waiters, self._catch_waiters = self._catch_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(Retry(str(error)))
+        self._proposals.fail_all(error)
+        self._catching_up.fail(error)
 
     def _notify(self) -> None:
         for listener in self.on_fold:

@@ -46,7 +46,7 @@ Place = tuple[str, int]
 """A topic's name and a partition."""
 
 
-class Sequence:
+class ProducerSequence:
     """What one producer did last in one stream: `recent` holds (first, last, base offset), oldest first."""
 
     __slots__ = ("epoch", "next", "recent")
@@ -67,7 +67,7 @@ class Producer:
     __slots__ = ("again", "streams", "used_ms")
 
     def __init__(self) -> None:
-        self.streams: dict[int, Sequence] = {}
+        self.streams: dict[int, ProducerSequence] = {}
         self.used_ms = 0
         self.again: dict[Place, None] = {}
 
@@ -165,7 +165,7 @@ class Producers:
             producer.used_ms = used_ms
             producer.again = {(name, partition): None for name, partition in later[0]} if later else {}
             for stream, epoch, following, recent, *_ in streams:
-                sequence = producer.streams[stream] = Sequence(epoch)
+                sequence = producer.streams[stream] = ProducerSequence(epoch)
                 sequence.next = following
                 sequence.recent = [(first, last, base) for first, last, base in recent]
             producers.sequences += len(producer.streams)
@@ -194,7 +194,7 @@ def judge(
         producer = producers.admit(producer_id)
         if producer is None:
             return -Reason.UNKNOWN_PRODUCER
-        remembered = producer.streams[stream_id] = Sequence(epoch)
+        remembered = producer.streams[stream_id] = ProducerSequence(epoch)
         producers.sequences += 1
         producers.make_room(producer_id)
     else:
@@ -205,7 +205,7 @@ def judge(
                 return -Reason.OUT_OF_ORDER
             if producer.again:
                 producer.again.pop(place, None)
-            remembered = producer.streams[stream_id] = Sequence(epoch)
+            remembered = producer.streams[stream_id] = ProducerSequence(epoch)
             producers.sequences += 1
             producers.make_room(producer_id)
         elif epoch != known.epoch:

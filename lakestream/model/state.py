@@ -18,7 +18,7 @@ from lakestream.errors import Corrupt, Halted
 from lakestream.model import members, pieces, producers, streams, topics
 from lakestream.model.append_times import AppendTimes
 from lakestream.model.bounds import settle_bounds
-from lakestream.model.catalog import care, namespaces, rebinding, tables, views
+from lakestream.model.catalog import care, landed, namespaces, rebinding, tables, views
 from lakestream.model.catalog.care import Care
 from lakestream.model.catalog.tables import Catalog
 from lakestream.model.commands import APPEND, ENVELOPE, Body, Register
@@ -38,7 +38,8 @@ Outcome = Any
 Rule = Callable[["State", Member, Any], Outcome]
 
 FAMILIES: tuple[Any, ...] = (
-    members, topics, pieces, streams, producers, membership, offsets, tables, namespaces, views, rebinding, care,
+    members, topics, pieces, streams, producers, membership, offsets,
+    namespaces, tables, landed, views, rebinding, care,
 )  # fmt: skip
 """The modules with the commands: `RULES` of each lists bodies and what is done with them."""
 PACKED_RULES: dict[int, tuple[int, Rule]] = {

@@ -6,7 +6,7 @@ import os
 from lakestream.errors import Retry
 
 
-class Held(Retry):
+class LockHeld(Retry):
     """Another process has the lock."""
 
     def __init__(self, path: str, holder: str) -> None:
@@ -27,7 +27,7 @@ class LockFile:
         except BlockingIOError:
             holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._descriptor)
-            raise Held(path, holder) from None
+            raise LockHeld(path, holder) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from types import TracebackType
 
-from lakestream.process.lock_file import Held, LockFile
+from lakestream.process.lock_file import LockFile, LockHeld
 from lakestream.settings import SettingsError
 
 
@@ -21,7 +21,7 @@ class LockedFile:
             self._lock = LockFile(str(self._path), 0o644)
         except OSError as error:
             raise SettingsError(f"{self._what} cannot be used: {error.strerror} ({self._path})") from None
-        except Held as held:
+        except LockHeld as held:
             raise SettingsError(
                 f"{self._what} is in use by another `lakestream serve` (pid {held.holder}); "
                 "stop that one or choose another"

@@ -15,7 +15,7 @@ QUIET_S: Final = 1.0
 """On a disk with a few bytes left small writes succeed between large ones that do not: that is still a full disk."""
 
 
-class Room:
+class StoreRoom:
     """One store's. `why` is empty while there is room."""
 
     __slots__ = ("_clock", "_refused_at", "_since", "store", "why")

@@ -30,7 +30,7 @@ from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.reasons import No
 from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
 from lakestream.model.state import Outcome
-from lakestream.process.store_room import Room
+from lakestream.process.store_room import StoreRoom
 from lakestream.stream.append_stats import AppendStats
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache
@@ -133,7 +133,7 @@ class Appender:
         self._clock = clock
         self._limits = limits
         self.stats = AppendStats()
-        self.room = Room("the write-ahead log", clock)
+        self.room = StoreRoom("the write-ahead log", clock)
         self.on_pressure: Callable[[bool], None] = lambda full: None
         """Called with True when too much is under way, so that sockets pause, and with False when it is less again."""
         self._gathered: list[Submitted] = []

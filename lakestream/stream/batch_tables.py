@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from lakestream.errors import LakestreamError
 from lakestream.model.append_rows import ROW_BYTES, pack_packed_rows
-from lakestream.model.batches.wal_object import HEADER_BYTES, Slice, header, lay_out
+from lakestream.model.batches.wal_object import HEADER_BYTES, TickSlice, header, lay_out
 from lakestream.model.kernels.pointers import address_of
 from lakestream.model.kernels.produce_loops import ADDRESS, COLUMNS, LENGTH, STREAM, join_batches, stamp_batches
 
@@ -64,7 +64,7 @@ class JoinedTables:
         )  # fmt: skip
         self.slices = self._lay_out(lengths)
 
-    def _lay_out(self, lengths: Numbers) -> list[Slice]:
+    def _lay_out(self, lengths: Numbers) -> list[TickSlice]:
         firsts = np.flatnonzero(np.diff(self._streams, prepend=-1))
         sizes = np.add.reduceat(lengths, firsts)
         counts = np.diff(firsts, append=len(lengths))

@@ -16,8 +16,7 @@ from lakestream.cli.verify import Brokers, verify
 from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.model.batches.records import Record
-from lakestream.model.catalog.landed import LandedRange
-from lakestream.model.catalog.tables import NoteRemoved
+from lakestream.model.catalog.landed import LandedRange, NoteRemoved
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.pipeline.landing.freshness import ENABLED
 from tests.forgeries import TopicLake, all_rows

@@ -21,7 +21,7 @@ import uvloop
 from lakestream.errors import Corrupt, Halted, LakestreamError, Retry
 from lakestream.metadata.stores import wire
 from lakestream.metadata.stores.sqlite import SqliteLog
-from lakestream.metadata.stores.wire import Frame, Frames, Kind
+from lakestream.metadata.stores.wire import Frame, FrameKind, Frames
 from lakestream.process.readiness import GIVE_UP
 
 MAX_CLIENTS = 256
@@ -134,7 +134,7 @@ class _Client(asyncio.Protocol):
         """
         if last > self._told and self._greeted and not self._stuck and not self._appending:
             self._told = last
-            self._write(wire.frame(Kind.NEWS, 0, wire.encode_sequence(last)))
+            self._write(wire.frame(FrameKind.NEWS, 0, wire.encode_sequence(last)))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -146,7 +146,7 @@ class _Client(asyncio.Protocol):
                 self._take(request)
         except LakestreamError as error:
             log.warning("dropped a client of the command log: %s", error)
-            self._write(wire.frame(Kind.FAILED, 0, wire.encode_error(error)))
+            self._write(wire.frame(FrameKind.FAILED, 0, wire.encode_error(error)))
             self.close()
         if self._transport is not None and not self._transport.is_closing():
             if self._full():
@@ -159,31 +159,31 @@ class _Client(asyncio.Protocol):
 
     def _take(self, request: Frame) -> None:
         if not self._greeted:
-            if request.kind != Kind.HELLO:
+            if request.kind != FrameKind.HELLO:
                 raise Corrupt("the first frame is no greeting")
             wire.decode_hello(request.payload)
             self._greeted = True
             self._told = self._owner.commands.last
-            self._write(wire.frame(Kind.WELCOME, request.request, wire.encode_hello(self._told)))
+            self._write(wire.frame(FrameKind.WELCOME, request.request, wire.encode_hello(self._told)))
             return
         self._in_flight += 1
-        self._appending += request.kind == Kind.APPEND
+        self._appending += request.kind == FrameKind.APPEND
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._owner.tasks.add(task)
         task.add_done_callback(self._owner.tasks.discard)
 
     async def _answer(self, request: Frame) -> None:
         try:
-            if request.kind == Kind.APPEND:
-                kind, payload = Kind.APPENDED, await self._append(request.payload)
+            if request.kind == FrameKind.APPEND:
+                kind, payload = FrameKind.APPENDED, await self._append(request.payload)
             else:
                 kind, payload = await _act(self._owner.commands, request)
         except LakestreamError as error:
-            kind, payload = Kind.FAILED, wire.encode_error(error)
+            kind, payload = FrameKind.FAILED, wire.encode_error(error)
         except (ValueError, OverflowError) as error:  # a limit that a well-behaved client checks itself
-            kind, payload = Kind.FAILED, wire.encode_error(Halted(str(error)))
+            kind, payload = FrameKind.FAILED, wire.encode_error(Halted(str(error)))
         self._in_flight -= 1
-        self._appending -= request.kind == Kind.APPEND
+        self._appending -= request.kind == FrameKind.APPEND
         self._write(wire.frame(kind, request.request, payload))
         self.tell(self._owner.commands.last)
         self._take_requests()
@@ -203,19 +203,19 @@ class _Client(asyncio.Protocol):
             self._transport.abort()
 
 
-async def _act(commands: SqliteLog, request: Frame) -> tuple[Kind, bytes]:
+async def _act(commands: SqliteLog, request: Frame) -> tuple[FrameKind, bytes]:
     match request.kind:
-        case Kind.READ:
-            return Kind.PAGE, wire.encode_page(await commands.read(*wire.decode_read(request.payload)))
-        case Kind.SAVE_CHECKPOINT:
+        case FrameKind.READ:
+            return FrameKind.PAGE, wire.encode_page(await commands.read(*wire.decode_read(request.payload)))
+        case FrameKind.SAVE_CHECKPOINT:
             for note in wire.decode_notes(request.payload):
                 await commands.save_checkpoint(note)
-            return Kind.DONE, b""
-        case Kind.CHECKPOINTS:
-            return Kind.NOTES, wire.encode_notes(await commands.checkpoints())
-        case Kind.TRUNCATE:
+            return FrameKind.DONE, b""
+        case FrameKind.CHECKPOINTS:
+            return FrameKind.NOTES, wire.encode_notes(await commands.checkpoints())
+        case FrameKind.TRUNCATE:
             await commands.truncate(wire.decode_sequence(request.payload))
-            return Kind.DONE, b""
+            return FrameKind.DONE, b""
     raise Halted(f"the command log's owner does not know requests of kind {request.kind}")
 
 

@@ -10,7 +10,7 @@ from lakestream.interfaces import Appended, CheckpointNote, Clock, Logged
 from lakestream.metadata.stores.limits import PAGE_COMMANDS, check_append
 from lakestream.metadata.stores.recent import Recent
 from lakestream.metadata.stores.sqlite_file import SqliteFile
-from lakestream.metadata.stores.sqlite_worker import Answers, InlineWorker, Job, ThreadWorker, Worker
+from lakestream.metadata.stores.sqlite_worker import Answers, InlineWorker, Job, SqliteWorker, ThreadWorker
 from lakestream.metadata.stores.wakeups import Wakeups
 from lakestream.process.sync_pace import SyncPace
 
@@ -38,7 +38,7 @@ class SqliteLog:
         self._closed = False
         self._recent = Recent(0)
         self._wakeups = Wakeups()
-        self._worker: Worker = (
+        self._worker: SqliteWorker = (
             InlineWorker(self.path, self._deliver)
             if inline
             else ThreadWorker(self.path, self._deliver, read_only=read_only)

@@ -48,7 +48,7 @@ class Answers:
 Deliver = Callable[[Answers], None]
 
 
-class Worker(Protocol):
+class SqliteWorker(Protocol):
     """Takes jobs from the event loop and delivers answers to it, in order."""
 
     def put(self, job: Job) -> None: ...

@@ -27,7 +27,7 @@ _READ = struct.Struct("<QI")
 _NOTE = struct.Struct("<QH")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Requests below 64, answers from there on."""
 
     HELLO = 0
@@ -82,7 +82,7 @@ class Frames:
         return Frame(kind, request, bytes(memoryview(self._buffer)[start + _HEAD.size : self._position]))
 
 
-def frame(kind: Kind, request: int, payload: bytes = b"") -> bytes:
+def frame(kind: FrameKind, request: int, payload: bytes = b"") -> bytes:
     return _HEAD.pack(_HEAD.size - _LENGTH.size + len(payload), kind, request) + payload
 
 

@@ -46,7 +46,7 @@ class MemberRow(NamedTuple):
     protocols: Protocols
 
 
-class Commit(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A committed offset; `expire_ms` is the cluster time at which it goes whatever the group does, if not 0."""
 
     offset: int
@@ -119,7 +119,7 @@ class Group:
         self.leader = ""
         self.members: dict[str, GroupMember] = {}
         self.statics: dict[str, str] = {}
-        self.offsets: dict[int, Commit] = {}
+        self.offsets: dict[int, CommittedOffset] = {}
         self.emptied_ms = 0
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ class Group:
         group.generation, group.state = fields[2], GroupState(fields[3])
         group.protocol_type, group.protocol, group.leader, group.emptied_ms = fields[4:8]
         group.seat(map(GroupMember.load, fields[8]))
-        group.offsets = {stream: row_of(Commit, commit) for stream, commit in fields[9]}
+        group.offsets = {stream: row_of(CommittedOffset, commit) for stream, commit in fields[9]}
         return group
 
 

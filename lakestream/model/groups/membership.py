@@ -14,7 +14,7 @@ from lakestream.model.commands import Body
 from lakestream.model.groups import offsets
 from lakestream.model.groups.group import (
     MAX_GROUP_BYTES,
-    Commit,
+    CommittedOffset,
     Group,
     GroupMember,
     GroupState,
@@ -101,7 +101,7 @@ class Groups:
         self.changes += 1
         self.recent.append(name)
 
-    def keep(self, group: Group, stream: int, commit: Commit) -> None:
+    def keep(self, group: Group, stream: int, commit: CommittedOffset) -> None:
         """Remember a committed offset in place of the one before."""
         before = group.offsets.get(stream)
         self.offsets += before is None

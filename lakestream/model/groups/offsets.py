@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from lakestream.model.commands import Body
 from lakestream.model.configs import LONG_MAX
-from lakestream.model.groups.group import CONSUMER, Commit, Group, GroupState, group_topics, member_problem, note_size
+from lakestream.model.groups.group import (
+    CONSUMER,
+    CommittedOffset,
+    Group,
+    GroupState,
+    group_topics,
+    member_problem,
+    note_size,
+)
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
@@ -87,7 +95,7 @@ def commit(state: "State", member: Member, body: CommitOffsets) -> list[int] | N
         if group is None:
             group = state.groups.by_name[body.group] = Group(body.group, state.sequence)
             state.groups.touch(body.group)
-        state.groups.keep(group, stream, Commit(offset, leader_epoch, note, now, expire))
+        state.groups.keep(group, stream, CommittedOffset(offset, leader_epoch, note, now, expire))
         results.append(0)
     return results
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
-from lakestream.model.groups.group import Commit
+from lakestream.model.groups.group import CommittedOffset
 from lakestream.model.groups.offsets import CommitOffsets, CommitRow, DeleteOffsets
 from lakestream.model.reasons import Reason
 from lakestream.model.topics import Topic
@@ -41,7 +41,7 @@ NOT_KNOWN_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 NOTE_TOO_LARGE = code_of(Reason.NOTE_TOO_LARGE)
 BY_ID = 10
 """From this version on topics are named by their ids."""
-NOTHING = Commit(-1, -1, "", 0, 0)
+NOTHING = CommittedOffset(-1, -1, "", 0, 0)
 
 
 class GroupOffsetApis:
@@ -152,7 +152,7 @@ class GroupOffsetApis:
             group_id=group, topics=[self._some(topic, commits, version >= BY_ID) for topic in topics]
         )
 
-    def _everything(self, commits: dict[int, Commit]) -> list[OffsetFetchResponseTopic]:
+    def _everything(self, commits: dict[int, CommittedOffset]) -> list[OffsetFetchResponseTopic]:
         streams = self._replica.state.streams.by_id
         topics: dict[bytes, OffsetFetchResponseTopic] = {}
         for stream_id, commit in commits.items():
@@ -166,12 +166,12 @@ class GroupOffsetApis:
         return list(topics.values())
 
     def _some(
-        self, asked: OffsetFetchRequestTopic, commits: dict[int, Commit], by_id: bool
+        self, asked: OffsetFetchRequestTopic, commits: dict[int, CommittedOffset], by_id: bool
     ) -> OffsetFetchResponseTopic:
         topic = self._topic(asked.topic_id if by_id else asked.name)
         streams = topic.streams if topic is not None else []
 
-        def found(partition: int) -> Commit | ErrorCode:
+        def found(partition: int) -> CommittedOffset | ErrorCode:
             if topic is None and by_id:
                 return ErrorCode.UNKNOWN_TOPIC_ID
             known = 0 <= partition < len(streams)
@@ -180,7 +180,7 @@ class GroupOffsetApis:
         return self._answer(asked, found)
 
     def _answer(
-        self, asked: OffsetFetchRequestTopic, found: Callable[[int], Commit | ErrorCode]
+        self, asked: OffsetFetchRequestTopic, found: Callable[[int], CommittedOffset | ErrorCode]
     ) -> OffsetFetchResponseTopic:
         return OffsetFetchResponseTopic(
             name=asked.name,
@@ -214,7 +214,7 @@ class GroupOffsetApis:
         return topic.streams[partition] if topic is not None and 0 <= partition < len(topic.streams) else None
 
 
-def offset_answer(partition: int, found: Commit | ErrorCode) -> OffsetFetchResponsePartition:
+def offset_answer(partition: int, found: CommittedOffset | ErrorCode) -> OffsetFetchResponsePartition:
     commit, code = (NOTHING, found) if isinstance(found, ErrorCode) else (found, ErrorCode.NONE)
     return OffsetFetchResponsePartition(
         partition_index=partition,
