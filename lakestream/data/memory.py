@@ -1,4 +1,4 @@
-"""A WAL in memory, for tests and simulations: no threads, no sleeps, nothing survives it."""
+"""A WAL in memory, for tests and simulations: no threads, no sleeps, nothing survives the process."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from lakestream.interfaces import Buffer, StoredObject
 
 
 class MemoryWal:
-    """Objects in a dictionary. Each call takes effect at once, before anything else can run."""
+    """Objects in a dictionary. Each call takes effect before another task can run."""
 
     def __init__(self) -> None:
         self.linger_ms = 0

@@ -7,7 +7,7 @@ from lakestream.errors import LakestreamError, Retry, Unknown
 
 
 class CatchUp:
-    """Callers that wait for the end of the log: one read serves all who came before it began."""
+    """Callers that wait for the end of the log: one read serves all callers that came before it began."""
 
     def __init__(self, read_to_end: Callable[[], Awaitable[None]]) -> None:
         self._read_to_end = read_to_end

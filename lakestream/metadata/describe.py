@@ -1,4 +1,4 @@
-"""The state and the commands in words: for `lakestream metadata`, the HTTP port and people who wonder."""
+"""The state and the commands as plain values, for `lakestream metadata` and the HTTP port."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -16,7 +16,7 @@ _BODIES[Register.KIND] = Register
 ROWS_SHOWN = 20
 PARTITIONS_A_PIECE = 1_000
 BODY_SHOWN_BYTES = 256 << 10
-"""A larger body of a command is not spelled out."""
+"""Of a larger body only the size is shown."""
 
 
 def describe_command(sequence: int, command: bytes) -> dict[str, object]:
@@ -78,8 +78,8 @@ def _plain(value: object) -> object:
 def describe_state(state: State) -> Iterator[bytes]:
     """A summary of everything that all members agree on, as pieces of one JSON document.
 
-    A piece takes a millisecond or so, whatever the state holds: others may have their turn after each. Topics that
-    change meanwhile are shown as they are when their turn comes.
+    A piece takes about a millisecond, however large the state is, so that other tasks can run in between. Topics that
+    change meanwhile are shown as they are when their piece is made.
     """
     head = {
         "cluster": state.cluster,

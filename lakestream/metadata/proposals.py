@@ -20,7 +20,7 @@ Done = Callable[[Outcome | LakestreamError], None]
 
 
 class Proposal:
-    """A command on its way: `done` is called once, with the outcome or with the error that took its place."""
+    """A command on its way. `done` is called once, with the outcome or with an error."""
 
     __slots__ = ("done", "given_up", "kind", "level", "n", "payload", "since")
 
@@ -32,10 +32,10 @@ class Proposal:
         self.since = since
         self.n = 0
         self.given_up = False
-        """A `Noop` with its number goes out in its place."""
+        """A `Noop` with the proposal's number is appended in its place."""
 
     def appended(self) -> set[int]:
-        """The streams that it has batches of."""
+        """The streams whose batches the command appends."""
         if self.kind == APPEND:
             return appended_streams(self.payload)
         if self.kind == STAMPED_APPEND and (found := unpack_stamped(memoryview(self.payload))) is not None:
@@ -109,7 +109,7 @@ class Proposals:
 
 
 def tell(proposal: Proposal, outcome: Outcome | LakestreamError) -> None:
-    """A callback that raises harms its own request only: the fold and the proposals beside it go on."""
+    """Call `done`. An error in the callback is logged: it must not stop the fold or other proposals."""
     try:
         proposal.done(outcome)
     except Exception:
@@ -120,7 +120,7 @@ def give_up_old(proposals: list[Proposal], before: float) -> None:
     """Give up the proposals that wait since before this time, and the younger appends of their streams (L16)."""
     for index, one in enumerate(proposals):
         if one.since >= before:
-            return  # they stand in the order in which they came
+            return  # the proposals are in the order in which they came
         if not one.given_up:
             one.given_up = True
             if broken := one.appended():
@@ -128,7 +128,7 @@ def give_up_old(proposals: list[Proposal], before: float) -> None:
 
 
 def give_up_behind(proposals: Iterable[Proposal], broken: set[int]) -> None:
-    """An append of a stream whose earlier append was given up would change the stream's order (L16)."""
+    """Give up appends to streams whose earlier append was given up: their order would change (L16)."""
     for one in proposals:
         if not broken.isdisjoint(streams := one.appended()):
             one.given_up = True

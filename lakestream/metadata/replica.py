@@ -1,14 +1,14 @@
-"""One member's copy of the state: appends proposals to the command log, folds what everybody appended, tells outcomes.
+"""One member's copy of the state: appends proposals to the command log, folds all commands, reports outcomes.
 
 Proposals go out in the order in which they came, one append at a time, which carries all that is ready (L1). A lost
 answer is cured by appending the same commands again: `apply` accepts each number once. A proposal that waited too long
-is given up by a `Noop` with its number; whichever is folded first wins, so even that answer is certain. Where the log
-has no room, proposals whose answer was never lost are taken back at once, and their numbers given to later ones.
+is given up by a `Noop` with its number; the one that is folded first wins, so the answer is certain either way. When
+the log has no room, proposals whose answer was never lost are taken back at once, and their numbers are used again.
 
-Three loops share the log, and all end in `_fold`, which skips what is folded already:
-    proposer   append -> fold the tail that comes with the answer
-    follower   wait for others' commands -> read -> fold
-    catcher    read to the end for those who must not say no from an old state (L6)
+Three loops share the log, and all end in `_fold`, which skips commands that are folded already:
+    propose    append -> fold the tail that comes with the answer
+    follow     wait for commands of other members -> read -> fold
+    catch up   read to the end for callers that must not say no from an old state (L6)
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from typing import Any
 from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import PAGE_BYTES, Clock, CommandLog, Logged, Wal
 from lakestream.metadata.catch_up import CatchUp
-from lakestream.metadata.checkpoint import Remains, load_newest
+from lakestream.metadata.checkpoint import ReplacedState, load_newest
 from lakestream.metadata.older_log import contradiction, traces
 from lakestream.metadata.proposals import Done, Proposal, Proposals, give_up_old
 from lakestream.model.commands import ENVELOPE, Body, Noop, Register, encode, pack
 from lakestream.model.levels import FIRST, NEWEST
-from lakestream.model.reasons import No, Stranger
+from lakestream.model.reasons import No, NotInTurn
 from lakestream.model.state import Outcome, State, apply, check_level
 from lakestream.process.store_room import StoreRoom
 
@@ -50,16 +50,16 @@ class Replica:
         """The newest feature level that this member knows."""
         self.epoch = 0
         self.leaving = False
-        """Our epoch ends because we want it to."""
+        """This member ends its epoch itself."""
         self.superseded = False
-        """Our last epoch ended because another process registered under our member id."""
+        """The last epoch ended because another process registered with our member id."""
         self.on_fold: list[Callable[[], None]] = []
         self.on_command: list[Callable[[int, bytes, Outcome], None]] = []
         self.last_fold = self.last_read = clock.monotonic()
-        """When something was last folded, and when the log was last read to its end."""
+        """The times of the last fold, and of the last read to the end of the log."""
         self.room = StoreRoom("the command log", clock)
         self.folded_bytes = 0
-        """Of the commands that this process folded."""
+        """Bytes of all commands that this process folded."""
         self.halted: Halted | None = None
         self._log = command_log
         self._wal = wal
@@ -86,9 +86,9 @@ class Replica:
             self._tasks.append(asyncio.create_task(self._guard(loop), name=f"replica-{loop.__name__}"))
 
     async def _refuse_an_older_log(self) -> None:
-        """L5 for who was just started and remembers nothing: what lies in the store may know more than the log."""
+        """L5 for a process that has just started: the objects in the store may know more than the log."""
         found = await traces(self._wal, self.state)
-        await self._read_to_end()  # others go on, and store: what was listed lies below the end as it is now
+        await self._read_to_end()  # other members go on: all that was listed lies below the end of the log as it is now
         if proof := contradiction(found, self.state):
             raise Halted(proof)
 
@@ -110,7 +110,7 @@ class Replica:
             self.halt(Halted(f"internal error: {error!r}", restart_helps=True))
 
     def halt(self, error: Halted) -> None:
-        """Stop for good: nothing is guessed, nothing is skipped (L3, L5, L10)."""
+        """Stop for good rather than guess or skip (L3, L5, L10)."""
         if self.halted is None:
             log.critical("halted: %s", error)
             self.halted = error
@@ -120,9 +120,9 @@ class Replica:
     # -- proposing --------------------------------------------------------------------------------------------------
 
     async def propose(self, body: Body) -> Outcome:
-        """Append one command and return what `apply` said of it; a refusal is a value (`No`).
+        """Append one command and return its outcome from `apply`; a refusal is a value (`No`).
 
-        Raises Fenced or Retry if it certainly did not happen, Unknown if nobody can tell.
+        Raises Fenced or Retry if the command certainly has no effect, Unknown if it may have one.
         """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -137,7 +137,7 @@ class Replica:
         return outcome
 
     def propose_later(self, kind: int, payload: bytes, done: Done, level: int = FIRST) -> None:
-        """Queue one command; `done` gets its outcome (or error) from the event loop."""
+        """Queue one command; the event loop calls `done` with its outcome or an error."""
         if self.halted is not None:
             done(Retry(f"halted: {self.halted}"))
         elif not self.epoch:
@@ -146,7 +146,7 @@ class Replica:
             self._proposals.add(Proposal(level, kind, payload, done, self._clock.monotonic()))
 
     async def register(self, body: Register) -> int | No:
-        """Begin a new epoch. Proposals of the old one are failed: they can never be applied any more."""
+        """Begin a new epoch. Proposals of the old epoch fail, since no member applies them any more."""
         self._end_epoch()
         command = encode(FIRST, Register.KIND, self.member_id, 0, 0, pack(body))
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -183,7 +183,7 @@ class Replica:
                     self._idle.set()
 
     async def _send(self, proposals: list[Proposal]) -> None:
-        """Append until every proposal has its outcome, whatever gets lost on the way (L1)."""
+        """Append until every proposal has its outcome, however many answers are lost (L1)."""
         epoch, backoff, may_be_there = self.epoch, BACKOFF_S[0], False
         while True:
             give_up_old(proposals, self._clock.monotonic() - GIVE_UP_S)
@@ -224,7 +224,7 @@ class Replica:
     # -- following --------------------------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Fold to the end of the log as it is after this call began: before any no (L6)."""
+        """Fold to the end of the log as it is now or later. Call it before every no (L6)."""
         if self.halted is not None:
             raise Retry(f"halted: {self.halted}")
         await self._catching_up.wait()
@@ -238,7 +238,7 @@ class Replica:
                 after = self.state.sequence
                 await self._log.wait(after, POLL_S)
                 await self._idle.wait()
-                if self.state.sequence == after:  # else an append of our own brought the news along
+                if self.state.sequence == after:  # else the answer to our own append brought the commands along
                     await self._read_to_end()
             except (Retry, Unknown) as error:
                 log.warning("cannot read the command log: %s", error)
@@ -261,17 +261,17 @@ class Replica:
             await asyncio.sleep(0)
 
     async def _reload(self, missing: int) -> None:
-        """Take the newest checkpoint; who waits for an outcome that it hides cannot be told (L9)."""
+        """Load the newest checkpoint. Callers whose outcome lies below it get Unknown (L9)."""
         async with self._loading:
             if self.state.sequence != missing:
-                return  # another loop was faster
+                return  # another loop has reloaded already
             await self._load_newest()
 
     async def _load_newest(self) -> None:
         missing = self.state.sequence
         found = await load_newest(self._log, self._wal, self.level)
         if self.state.sequence != missing:
-            return  # an append of our own brought commands along
+            return  # the answer to our own append brought commands along
         if found is None:
             if self.state.sequence:
                 raise Halted("the command log was truncated, and there is no checkpoint that covers it")
@@ -279,15 +279,15 @@ class Replica:
         state, identity = found
         if state.sequence < self.state.sequence:
             raise Halted(f"the newest checkpoint is older than {self.state.sequence}, which was folded")
-        remains = Remains(self.state)
+        replaced = ReplacedState(self.state)
         self.state, self._identity = state, identity
         self._digests = [0] * DIGESTS_KEPT
-        if self._proposals.numbered:  # which of their numbers are taken nobody can tell: only a new epoch counts from 1
+        if self._proposals.numbered:  # their numbers may be used or free: only a new epoch counts from 1 again
             self.epoch, self._prefix = 0, b""
         self._fail_all(Unknown("the outcome lies below a checkpoint"))
         self._check_epoch()
         self._notify()
-        await remains.let_go()
+        await replaced.free()
 
     # -- folding ----------------------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class Replica:
         self._digests[sequence % DIGESTS_KEPT] = self.state.digest
         self.folded_bytes += len(command)
         if command[2:14] == self._prefix:
-            if not isinstance(outcome, Stranger):
+            if not isinstance(outcome, NotInTurn):
                 self._proposals.resolve(ENVELOPE.unpack_from(command)[4], command[1], outcome)
         elif self._registering is not None and command == self._registering[0]:
             answer = self._registering[1]
@@ -354,17 +354,17 @@ class Replica:
         for listener in self.on_fold:
             listener()
 
-    # -- what others ask --------------------------------------------------------------------------------------------
+    # -- questions of other parts -----------------------------------------------------------------------------------
 
     def digest_at(self, sequence: int) -> int | None:
-        """The digest of outcomes up to `sequence`, if it is remembered (L10)."""
+        """The digest of outcomes up to `sequence`; None if it is forgotten, or not known yet (L10)."""
         if not self.state.sequence - DIGESTS_KEPT < sequence <= self.state.sequence:
             return None
         return self._digests[sequence % DIGESTS_KEPT] or None
 
     @property
     def identity(self) -> bytes:
-        """Of the last folded command; a checkpoint carries it."""
+        """The identity of the last folded command; a checkpoint carries it (L5)."""
         return self._identity
 
 

@@ -1,11 +1,11 @@
 """The body of an `Append` command: a head, then one row for each batch, in the order of their streams.
 
-This is the one description of a row. The appender packs rows (`pack_append`), compiled code writes them for many small
-batches (`join_batches` in kernels/produce_loops.py), the fold and whoever explains a command read them.
+This is the only description of a row. The appender packs rows (`pack_append`), compiled code writes the rows of many
+small batches (`join_batches` in kernels/produce_loops.py), and the fold and `lakestream metadata` read them.
 
-A row has no attributes, and its bytes stay as they are for kind 10. A kind of `Append` whose batches have attributes,
-such as the flags of a transaction, appends them to FIELDS in a layout of its own: everything below is made from FIELDS.
-Code that numba compiled does not see a change here until the file that it stands in changes too.
+The rows of kinds 10 and 75 have no attributes, and their bytes never change. A kind of append whose batches have
+attributes, such as flags of a transaction, gets a layout with one more field at the end; everything below is made from
+FIELDS. numba keeps compiled code until its own file changes: change produce_loops.py together with the layout.
 """
 
 import struct
@@ -42,7 +42,7 @@ _TIMESTAMP = struct.Struct("<q")
 
 
 class AppendBody(NamedTuple):
-    """An `Append`, read: `rows` are the packed rows."""
+    """The parts of an `Append`; `rows` are the packed rows."""
 
     tick: int
     size: int

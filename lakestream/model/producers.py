@@ -7,13 +7,13 @@ For each producer id and stream the state keeps the epoch and the last five batc
     of an older epoch                -> fenced
     anything else                    -> out of order
 
-A producer id that nobody knows (expired, or from before) may start anywhere; a known id has to start a stream that is
-new to it at sequence 0. But when a topic is deleted and made again its producers do not know, and count on: each may
-start once where it is in the partition that is now in place of the one it wrote to.
+An unknown producer id (expired, or older than the log) may start anywhere; a known id has to start a stream that is new
+to it at sequence 0. But the producers of a topic that is deleted and made again do not notice, and count on: each may
+start once at its own sequence in the new partition that replaces the one it wrote to.
 
 From level BOUNDED on the ids are bounded: `by_id` is in the order of last use, as cluster time tells it, and those that
 were not used for longest are forgotten first. An id that was never given out, but lies close above the counter, moves
-the counter, so that no other producer gets it; one far above is refused, so that nobody can use the counter up.
+the counter, so that no other producer gets it; one far above is refused, so that no client can use the counter up.
 """
 
 from collections import OrderedDict
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 BATCHES_KEPT = 5
 SEQUENCES = 1 << 31
 AGAIN_MAX = 1000
-"""So many partitions that are gone are remembered of one producer, the latest."""
+"""Deleted partitions that are remembered of one producer, the latest ones."""
 
 AHEAD_MAX = 1_000_000
 """An unknown id that is further above the counter than this is refused: the counter has 63 bits, and must last."""
 FORGOTTEN_AT_ONCE = 64
 """Producers that one new one pushes out at most; more only where a limit was lowered."""
 EXPIRED_AT_ONCE = 5_000
-"""Producers that one command forgets; whoever proposes it asks again while there are so many."""
+"""Producers that one command forgets; the proposer repeats the command while there are so many."""
 
 Place = tuple[str, int]
 """A topic's name and a partition."""
@@ -95,7 +95,7 @@ class Producers:
         self.limits = (producers, sequences)
 
     def admit(self, producer_id: int) -> Producer | None:
-        """Begin to remember an id that nobody knows; None if it lies too far above those that were given out."""
+        """Begin to remember an unknown id; None if it lies too far above those that were given out."""
         if self.limits is not None:
             if producer_id >= self.next_id + AHEAD_MAX:
                 return None
@@ -164,9 +164,9 @@ class Producers:
             producer = producers.by_id[id_] = Producer()
             producer.used_ms = used_ms
             producer.again = {(name, partition): None for name, partition in later[0]} if later else {}
-            for stream, epoch, following, recent, *_ in streams:
+            for stream, epoch, next_sequence, recent, *_ in streams:
                 sequence = producer.streams[stream] = ProducerSequence(epoch)
-                sequence.next = following
+                sequence.next = next_sequence
                 sequence.recent = [(first, last, base) for first, last, base in recent]
             producers.sequences += len(producer.streams)
         return producers
@@ -250,7 +250,7 @@ def allocate(state: "State", member: Member, body: AllocateProducerId) -> int:
 
 
 def expire(state: "State", member: Member, body: ExpireProducers) -> int:
-    """How many went. Those in the order of their last use are a few at a time, so that nobody waits for the fold."""
+    """How many went. Those in the order of their last use are a few at a time, so that the fold is short."""
     producers = state.producers
     known = producers.by_id.items()
     if producers.limits is None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STRIDE = 5
 NUMBERS_MAX = 1 << 62
-"""A command may say more than the packed numbers of an entry can hold."""
+"""Numbers of a command above this do not fit into an entry."""
 
 TICK, MERGED = 0, 1
 
@@ -93,9 +93,9 @@ class Stream:
 
     @classmethod
     def load(cls, fields: list[Any], topic: "Topic") -> "Stream":
-        id_, _, partition, start, following, size, bases, refs, *later = fields
+        id_, _, partition, start, next_offset, size, bases, refs, *later = fields
         stream = cls(id_, topic, partition)
-        stream.start, stream.next, stream.size = start, following, size
+        stream.start, stream.next, stream.size = start, next_offset, size
         stream.landed = later[0] if later else 0
         stream.bases.frombytes(bases)
         stream.refs.frombytes(refs)
@@ -140,7 +140,7 @@ class Streams:
         """Whether a topic's share follows its active partitions: from level BOUNDED on."""
 
     def least_share(self, topics: int) -> int:
-        """How many entries any topic may hold (L20): half of all while there is room, then the others keep theirs."""
+        """How many entries every topic may hold (L20): half of all while there is room, else an equal share."""
         crowded = self.entries * 4 >= self.limit * 3
         if not crowded:
             return self.limit // 2
@@ -149,7 +149,7 @@ class Streams:
         return max(self.limit // max(topics, 2), 1024)
 
     def share(self, topic: "Topic", topics: int) -> int:
-        """How many entries this topic may hold: where most partitions that have entries are its own, most of them."""
+        """How many entries this topic may hold: at least its part of the partitions that have entries."""
         least = self.least_share(topics)
         return max(least, self.limit * topic.active // max(self.active, 1)) if self.by_activity else least
 
@@ -163,7 +163,7 @@ class Streams:
         return made
 
     def release(self, number: int, entries: int, size: int, now_ms: int) -> None:
-        """Some entries of an object are gone; with the last one the object is dead (L23)."""
+        """Note that entries of an object are gone. Without entries the object is dead (L23)."""
         one = self.objects[number]
         one.live -= entries
         one.live_bytes -= size
@@ -223,7 +223,7 @@ class Streams:
         return streams
 
     def count(self, stream: Stream) -> None:
-        """Take a stream's entries into account."""
+        """Count a stream's entries."""
         self.entries += len(stream.bases)
         self.active += bool(stream.bases)
         stream.topic.entries += len(stream.bases)
@@ -310,7 +310,7 @@ def advance_log_start(state: "State", member: Member, body: AdvanceLogStart) -> 
 
 
 def replace_entries(state: "State", member: Member, body: ReplaceEntries) -> list[bool] | No:
-    """Which of the ranges were replaced. One whose entries changed meanwhile is left alone (its premise is gone)."""
+    """Which of the ranges were replaced. A range whose entries changed meanwhile is left alone."""
     if body.move <= member.move:
         return No(Reason.MALFORMED, "a merged object's number has to grow")
     member.move = body.move

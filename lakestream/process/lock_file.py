@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file that names its holder, which the kernel frees with the process."""
+"""A lock on a file that names its holder. The kernel frees the lock when the process dies."""
 
 import fcntl
 import os

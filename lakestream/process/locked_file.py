@@ -1,4 +1,4 @@
-"""A lock file that says who holds it, so that two clusters never share a folder by mistake."""
+"""A lock file that names its holder, so that two clusters never share a folder by mistake."""
 
 from pathlib import Path
 from types import TracebackType
@@ -8,7 +8,7 @@ from lakestream.settings import SettingsError
 
 
 class LockedFile:
-    """Held from `with` to its end; the kernel lets go of it when the process dies, however that happens."""
+    """Locked inside of `with`. The kernel frees the lock when the process dies, however it dies."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path

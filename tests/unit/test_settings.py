@@ -162,7 +162,7 @@ def test_a_catalog_that_nobody_knows_is_told_at_once(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "broker.example.com", "[2001:db8::1]"])
 @pytest.mark.parametrize("name", ["kafka_host", "http_host"])
 def test_other_machines_are_let_in_only_where_the_operator_says_so(name: str, host: str) -> None:
-    with pytest.raises(SettingsError, match=rf"{name} = .*asks nobody for a password.*--allow-unauthenticated"):
+    with pytest.raises(SettingsError, match=rf"{name} = .*asks no client for a password.*--allow-unauthenticated"):
         check_exposure(Settings(**{name: host}))  # type: ignore[arg-type]
     check_exposure(Settings(**{name: host}, allow_unauthenticated=True))  # type: ignore[arg-type]
 

@@ -1,8 +1,8 @@
 """The process that owns a SQLite command log for several brokers of one machine, behind a Unix socket.
 
-It is no broker: a frozen broker never holds the file, and a frozen client never holds up the owner (L15). Where there
-is one broker only, its own process is the owner, and serves the pipeline (`Owner.serve`).
-Run it as `python -m lakestream.metadata.stores.owner DATABASE SOCKET`; it says `ready` when it serves.
+The owner is no broker: a frozen broker never holds the file, and a frozen client never delays the owner (L15). A single
+broker owns the file in its own process, and serves the pipeline (`Owner.serve`).
+Run it as `python -m lakestream.metadata.stores.owner DATABASE SOCKET`; the process prints `ready` when it serves.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from lakestream.process.readiness import GIVE_UP
 MAX_CLIENTS = 256
 MAX_REQUESTS_IN_FLIGHT = 64
 MAX_UNSENT_BYTES = 128 * 1024 * 1024
-"""A client that has not fetched this much of its answers is cut off; it comes back when it is well."""
+"""A client with more unread answers than this is disconnected; a client that reads again reconnects by itself."""
 LOCK_WAIT_S = 5.0
 DRAIN_S = 5.0
 NEWS_POLL_S = 1.0
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Owner:
-    """Serves one log to all who connect. `open` or `serve`, then `close`."""
+    """Serves one log to every client of its socket. `open` or `serve`, then `close`."""
 
     def __init__(self, commands: SqliteLog, socket_path: str) -> None:
         self.commands = commands
@@ -48,7 +48,7 @@ class Owner:
 
     @classmethod
     async def open(cls, database: str | os.PathLike[str], socket_path: str | os.PathLike[str]) -> "Owner":
-        """Take the file and listen. The one who holds the file's lock may replace the socket of a dead owner."""
+        """Lock the file and listen. The holder of the lock may replace the socket of a dead owner."""
         commands = await _open_log(database)
         try:
             return await cls.serve(commands, socket_path)
@@ -58,7 +58,7 @@ class Owner:
 
     @classmethod
     async def serve(cls, commands: SqliteLog, socket_path: str | os.PathLike[str]) -> "Owner":
-        """Let others use a log that is open in this process."""
+        """Share a log that is open in this process."""
         owner = cls(commands, os.fspath(socket_path))
         listener = _bind(owner._socket_path)
         owner._server = await asyncio.get_running_loop().create_unix_server(lambda: _Client(owner), sock=listener)
@@ -66,7 +66,7 @@ class Owner:
         return owner
 
     async def close(self) -> None:
-        """Answer what has come in, then let go of everything."""
+        """Answer the requests that have arrived, then close the socket and the file."""
         assert self._server is not None and self._news is not None
         self._server.close()
         self._news.cancel()
@@ -80,7 +80,7 @@ class Owner:
 
     async def _spread_news(self) -> None:
         told = self.commands.last
-        with contextlib.suppress(Retry):  # when it was closed there is no more news
+        with contextlib.suppress(Retry):  # a closed log has no more news
             while True:
                 await self.commands.wait(told, NEWS_POLL_S)
                 if self.commands.last != told:
@@ -90,7 +90,7 @@ class Owner:
 
 
 class _Client(asyncio.Protocol):
-    """One connection. Requests run at once, up to a limit; while its answers do not drain, no more are taken in."""
+    """One connection. Requests run at once, up to a limit. No request is read while answers wait to be read."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -128,9 +128,9 @@ class _Client(asyncio.Protocol):
         self._take_requests()
 
     def tell(self, last: int) -> None:
-        """Push a hint, unless the answer to an append is about to carry the news itself.
+        """Push a hint that the log has grown, unless the answer to an append is about to carry the news.
 
-        A client that does not read gets one hint when it reads again, instead of a heap of them.
+        A client that does not read gets one hint when it reads again.
         """
         if last > self._told and self._greeted and not self._stuck and not self._appending:
             self._told = last
@@ -180,7 +180,7 @@ class _Client(asyncio.Protocol):
                 kind, payload = await _act(self._owner.commands, request)
         except LakestreamError as error:
             kind, payload = FrameKind.FAILED, wire.encode_error(error)
-        except (ValueError, OverflowError) as error:  # a limit that a well-behaved client checks itself
+        except (ValueError, OverflowError) as error:  # a limit that our own client checks before it sends
             kind, payload = FrameKind.FAILED, wire.encode_error(Halted(str(error)))
         self._in_flight -= 1
         self._appending -= request.kind == FrameKind.APPEND
@@ -220,7 +220,7 @@ async def _act(commands: SqliteLog, request: Frame) -> tuple[FrameKind, bytes]:
 
 
 async def _open_log(database: str | os.PathLike[str]) -> SqliteLog:
-    """Wait a little for the lock: the owner before us may be on its way out."""
+    """Wait a little for the lock: the previous owner may be about to end."""
     deadline = asyncio.get_running_loop().time() + LOCK_WAIT_S
     while True:
         try:
@@ -235,7 +235,7 @@ def _bind(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(path)
-        umask = os.umask(0o177)  # nobody else may connect, not even between bind and chmod
+        umask = os.umask(0o177)  # no other user may connect, not even between bind and chmod
         try:
             listener.bind(path)
         finally:

@@ -1,4 +1,4 @@
-"""A command log that lives in another process: the client of owner.py. It reconnects by itself."""
+"""A command log in another process: the client of owner.py, which reconnects by itself."""
 
 import asyncio
 import os
@@ -134,7 +134,7 @@ class SocketLog:
             await asyncio.sleep(RECONNECT_FIRST_S)
             pause_s = RECONNECT_FIRST_S
 
-    # What the connection tells.
+    # Called by the connection.
 
     def welcomed(self, connection: "_Connection", last: int) -> None:
         self._connection = connection
@@ -164,7 +164,7 @@ class _Connection(asyncio.Protocol):
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
     async def ask(self, kind: FrameKind, payload: bytes, if_lost: type[LakestreamError]) -> Frame:
-        """Raises Retry if it was not sent, `if_lost` if it was sent and there will be no answer."""
+        """The answer. Raises Retry if the request was not sent, `if_lost` if it was sent and its answer is lost."""
         if self._transport is None or self._transport.is_closing():
             raise Retry("the connection to the command log's owner is gone")
         if len(self._pending) >= MAX_REQUESTS_IN_FLIGHT:

@@ -98,7 +98,7 @@ def decode_batch(view: bytes | memoryview, max_bytes: int = MAX_DECODED_BYTES) -
 
 
 def decode_columns(view: bytes | memoryview, max_bytes: int = MAX_DECODED_BYTES) -> Columns:
-    """The same in columns, without a copy of keys and values where the batch is not compressed."""
+    """The records of one stored batch in columns. An uncompressed batch is not copied. Raises Corrupt."""
     section = _open(view, max_bytes)
     timestamps = np.empty(section.count, dtype=np.int64)
     fields = np.empty((record_loops.FIELDS, section.count), dtype=np.int32)
@@ -240,7 +240,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def _decode_headers(view: memoryview, count: int) -> tuple[Header, ...]:
-    """The kernel has walked these bytes: all lengths are known to be good."""
+    """The headers of a record whose lengths the kernel has checked."""
     if not count:
         return ()
     _, position = _decode_varint(view, 0)

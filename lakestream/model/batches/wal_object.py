@@ -26,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 VERSION = 2
 VERSIONS = (1, VERSION)
-"""Those that are read. The first one did not say in its header what its writer had folded."""
+"""Versions that are read. Version 1 does not say in its header what its writer had folded."""
 MAGIC = b"LKSW"
 END_MAGIC = b"WSKL"
 _HEADER = struct.Struct("<4sBBHQ")
@@ -38,7 +38,7 @@ _MARK = struct.Struct("<qQq")
 HEADER_BYTES = _HEADER.size
 FOOTER_BYTES = _FOOTER.size
 MARK_EVERY_BYTES = 256 * 1024
-"""A merged slice gets a mark about every so many bytes: what a reader has to walk at most to find an offset."""
+"""A merged slice gets a mark about every so many bytes: a reader walks at most so far to find an offset."""
 
 
 def header(sequence: int) -> bytes:
@@ -47,7 +47,7 @@ def header(sequence: int) -> bytes:
 
 
 def folded_by_writer(start: Buffer) -> int:
-    """Up to where whoever wrote the object had folded the command log, from its first bytes; 0 if it does not say."""
+    """The sequence up to which the object's writer had folded the command log; 0 if the header does not say."""
     if len(start) < HEADER_BYTES:
         raise Corrupt("the object is too short for a header")
     magic, version, flags, reserved, sequence = _HEADER.unpack_from(start)
@@ -57,7 +57,7 @@ def folded_by_writer(start: Buffer) -> int:
 
 
 class WalObjectKind(IntEnum):
-    """What an object is."""
+    """How an object was made: by an appender, or by the mover."""
 
     TICK = 0
     MERGED = 1
@@ -93,7 +93,7 @@ class MergedSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalFooter:
-    """The fixed-size end of an object: what a reader fetches first when it knows nothing."""
+    """The fixed-size end of an object, which a reader without other knowledge fetches first."""
 
     kind: WalObjectKind
     index_position: int
@@ -119,12 +119,12 @@ def lay_out(lengths: Iterable[tuple[int, int, int]]) -> list[TickSlice]:
 
 
 def tick_tail(body: Buffer, rows: Sequence[TickSlice]) -> bytes:
-    """What follows the header and the batches of a tick object: the index and the footer."""
+    """The index and the footer of a tick object, which follow its batches."""
     return _tail(body, WalObjectKind.TICK, b"".join(starmap(_SLICE.pack, rows)), len(rows), 0)
 
 
 def merged_tail(body: Buffer, rows: Sequence[MergedSlice]) -> bytes:
-    """What follows the header and the batches of a merged object."""
+    """The index and the footer of a merged object, which follow its batches."""
     slices = b"".join(_MERGED_SLICE.pack(*row[:5], len(row.marks)) for row in rows)
     marks = list(chain.from_iterable(row.marks for row in rows))
     return _tail(body, WalObjectKind.MERGED, slices + b"".join(starmap(_MARK.pack, marks)), len(rows), len(marks))
@@ -231,7 +231,7 @@ def _check_tiling(footer: WalFooter, rows: Sequence[TickSlice]) -> None:
 
 
 def verify(whole: Buffer) -> list[TickSlice]:
-    """Check all of an object, every byte of it, and give its slices; raises Corrupt."""
+    """Check every byte of an object; returns its slices. Raises Corrupt."""
     view = memoryview(whole)
     folded_by_writer(view)
     footer = parse_footer(view)
@@ -250,7 +250,7 @@ NameOf = Callable[[str, int, int, int], str]
 
 
 class ObjectName(NamedTuple):
-    """What a key says: who wrote the object, in which epoch, and its number there (tick, or log sequence)."""
+    """The parts of a key: the member that wrote the object, its epoch, and a number (tick, or log sequence)."""
 
     cluster: str
     member: int
@@ -271,7 +271,7 @@ def checkpoint_prefix(cluster: str) -> str:
 
 
 def wal_key(cluster: str, member: int, epoch: int, tick: int) -> str:
-    """Names carry cluster, member, epoch and number (L12), so that nobody ever writes another one's."""
+    """Keys have cluster, member, epoch and number (L12), so that no member ever writes the key of another."""
     return f"{wal_prefix(cluster)}{member}/{epoch:020d}/{tick:020d}"
 
 
@@ -285,7 +285,7 @@ def checkpoint_key(cluster: str, sequence: int, member: int, epoch: int) -> str:
 
 
 def parse_wal_key(key: str) -> ObjectName | None:
-    """What a key of ours says; None for a name that is not ours, and so is nobody's to delete."""
+    """The parts of a key; None for a name in another form, which must not be deleted."""
     return _parse(key, wal_key)
 
 

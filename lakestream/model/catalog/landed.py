@@ -1,4 +1,4 @@
-"""How far each topic's table has come, and the memory of what landed: the checker's and the retention's (T16, T21).
+"""How far each topic's table has come, what landed (for the checker and retention), and holds of topics (T16, T21).
 
 For each partition there is a short list of ranges: offsets, number of records, an additive 64-bit hash of the records
 as they were acked, the cluster time of the landing, and the bytes that they had in the WAL. Old neighbours are merged,
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 RANGES_KEPT = 32
 MARKS_KEPT = 16
-"""The same from level BOUNDED on: marks are the largest part of a quiet partition's state, 48 bytes each."""
+"""Marks kept from level BOUNDED on: they are the largest part of a quiet partition's state, 48 bytes each."""
 GRAIN_MS = 600_000
-"""From level BOUNDED on nobody needs to tell ranges apart that are closer than this, so the marks reach far back."""
+"""From level BOUNDED on ranges that landed within this time are merged, so that the marks reach far back."""
 STRIDE = 6
 FIRST_STRIDE = 5
 """Of checkpoints from before sizes were remembered."""
@@ -56,7 +56,7 @@ class LandedMark(NamedTuple):
 
 
 class Departed(NamedTuple):
-    """The table of a deleted topic in somebody else's catalog: to be dropped there, or kept under another name."""
+    """The table of a deleted topic in an external catalog: to be dropped there, or kept under another name."""
 
     name: str
     topic_id: bytes
@@ -72,7 +72,7 @@ class HoldTopic(Body, frozen=True, array_like=True):
 
 
 class Land(Body, frozen=True, array_like=True):
-    """These ranges are rows of a table in somebody else's catalog, as of its snapshot, maybe none.
+    """These ranges, maybe none, are rows of a table in an external catalog since this snapshot.
 
     The table's metadata file was `before` until now, if `location` says what it is.
     """
@@ -98,11 +98,11 @@ class NoteRemoved(Body, frozen=True, array_like=True):
 
 
 class Landing:
-    """What is known of one topic's table. `held` says why nothing lands, if so; `snapshot` is the last one of ours.
+    """The state of one topic's table. `held` is the reason why nothing lands, if any; `snapshot` is our last one.
 
-    `location` is the metadata file of a table in somebody else's catalog, as it was last found good; empty for our own.
-    `accounted` is the sequence number up to which others' snapshots are in `removed`; `unproven` tells that one of them
-    was gone before anybody could compare it. `uncared` says why the table's care does not succeed, if so.
+    `location` is the last good metadata file of a table in an external catalog; empty in our catalog. `accounted` is
+    the sequence number up to which foreign snapshots are in `removed`; `unproven` means that one of them was gone
+    before it was compared. `uncared` is the reason why the table's care fails, if any.
     """
 
     __slots__ = ("accounted", "held", "landed", "location", "removed", "snapshot", "uncared", "unproven", "uuid")
@@ -196,8 +196,8 @@ def _closest(numbers: "array[int]") -> int:
 def _least_needed(numbers: "array[int]", log_start: int) -> int:
     """The mark to join with the next one from level BOUNDED on: what is old is known more coarsely (T21).
 
-    Below the log start nobody asks for times. Above it the joined range spans the least time for its age; the oldest
-    mark is left alone, or it would swallow all others one by one, and nothing would ever be old.
+    Times below the log start are not used. Above it the joined range spans the least time for its age; the oldest
+    mark is never joined, or it would absorb all others one by one, and no mark would ever be old.
     """
     if numbers[STRIDE + 1] <= log_start:
         return 0

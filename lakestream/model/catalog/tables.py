@@ -104,12 +104,12 @@ class Catalog:
         return self.homes() | {root_of(one.location) for one in list(self.purges.values())}
 
     def homes(self) -> set[str]:
-        """The folders of tables and views that there are. Asked in threads, too."""
+        """The folders of existing tables and views. Safe to call from other threads."""
         held: list[CatalogTable | CatalogView] = [*list(self.tables.values()), *list(self.views.by_key.values())]
         return {root_of(one.location) for one in held}
 
     def to_purge(self, uuid: str, location: str, now_ms: int) -> None:
-        """The files of a table or view that went have to go, too."""
+        """Note that the files of a dropped table or view have to be deleted."""
         self.purges[uuid] = Purge(location, now_ms)
 
     def put(self, key: TableKey, table: CatalogTable) -> None:
@@ -122,7 +122,7 @@ class Catalog:
         return table
 
     def forget_topic(self, topic: "Topic", now_ms: int) -> None:
-        """The topic went: its table goes too, or stays under another name and belongs to nobody."""
+        """A topic was deleted: its table goes too, or stays under another name and belongs to no topic."""
         table = self.of_topic(topic.id)
         keep = topic.configs.get(ON_DELETE) == "keep"
         landing = self.landings.pop(topic.id, None)
@@ -282,7 +282,7 @@ def _bind(state: "State", draft: DraftCatalog, change: TableChange) -> No | None
 
 
 def _settle(state: "State", draft: DraftCatalog, changes: list[TableChange]) -> None:
-    """Make it so."""
+    """Apply the checked changes."""
     catalog = state.catalog
     gone = [key for key, table in draft.tables.items() if key in catalog.tables]
     for key in gone:

@@ -32,8 +32,8 @@ CommitRow = tuple[int, int, int, str]
 class CommitOffsets(Body, frozen=True, array_like=True):
     """Remember offsets for a group; with generation -1 for one whose consumers assign partitions to themselves.
 
-    `joining`: somebody waits to join. The members go through another join phase then, and the group takes their commits
-    although it has no assignment yet, as Kafka's does. Older commands do not say so.
+    `joining`: a member waits to join. The members then go through another join phase, and the group takes their commits
+    although it has no assignment yet, as in Kafka. Older commands lack the field.
     """
 
     KIND: ClassVar[int] = 24
@@ -58,14 +58,14 @@ class DeleteOffsets(Body, frozen=True, array_like=True):
 
 
 class ExpireOffsets(Body, frozen=True, array_like=True):
-    """Forget what nobody used since this cluster time, and the empty groups that have nothing left."""
+    """Forget offsets that were not used since this cluster time, and empty groups without offsets."""
 
     KIND: ClassVar[int] = 27
     before_ms: int
 
 
 class ExpireGroups(Body, frozen=True, array_like=True):
-    """What ExpireOffsets does, for these groups only: who proposes it has looked at all of them."""
+    """Like ExpireOffsets, for the groups that the proposer found to have something to expire."""
 
     KIND: ClassVar[int] = 57
     LEVEL: ClassVar[int] = BOUNDED
@@ -123,7 +123,7 @@ def offset_problem(state: "State", group: Group | None, stream: int, note: str) 
 def commit_problem(group: Group | None, body: CommitOffsets, joining: bool) -> Reason | None:
     """As Kafka judges it: a group with members takes commits only from them, in their generation.
 
-    Between a join phase and the assignment it takes none, unless somebody joins: that begins the next join phase.
+    Between a join phase and the assignment it takes none, unless a member joins, which begins the next join phase.
     """
     if group is None:
         return Reason.STALE_GENERATION if body.generation >= 0 else None

@@ -1,9 +1,9 @@
 """The compiled loops for many tiny Produce requests: find them, join their batches, stamp and answer them.
 
 They do for a run of requests what the parser, `check_batch`, `pack_append`, `stamp` and the encoder of answers do for
-one, and nothing else: whatever is not as simple as can be ends a run, and goes the general way. Addresses are raw, as
-in record_loops.py, whose words on safety hold here too; what is compiled here contains `check_records`, so a change
-there asks for a change here.
+one request. A request that is not of the simplest form ends the run, and is served the general way. Addresses are raw:
+the rules of record_loops.py hold here too. The code compiled here contains `check_records` and the layout of
+append_rows.py, so a change there needs a change in this file, or numba keeps the old code.
 
 A run is a table of int64, a row a request, with the columns below.
 """
