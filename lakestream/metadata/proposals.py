@@ -118,18 +118,19 @@ def tell(proposal: Proposal, outcome: Outcome | LakestreamError) -> None:
 
 def give_up_old(proposals: list[Proposal], before: float) -> None:
     """Give up the proposals that wait since before this time, and the younger appends of their streams (L16)."""
-    for index, one in enumerate(proposals):
+    for one in proposals:
         if one.since >= before:
-            return  # the proposals are in the order in which they came
-        if not one.given_up:
-            one.given_up = True
-            if broken := one.appended():
-                give_up_behind(proposals[index + 1 :], broken)
+            break  # the proposals are in the order in which they came
+        one.given_up = True
+    give_up_behind(proposals, set())
 
 
 def give_up_behind(proposals: Iterable[Proposal], broken: set[int]) -> None:
-    """Give up appends to streams whose earlier append was given up: their order would change (L16)."""
+    """Give up appends to streams whose earlier append was given up: their order would change (L16).
+
+    `broken` has the streams of an earlier append that was given up; those given up among `proposals` count as well.
+    """
     for one in proposals:
-        if not broken.isdisjoint(streams := one.appended()):
+        if one.given_up or (broken and not broken.isdisjoint(one.appended())):
             one.given_up = True
-            broken = broken | streams
+            broken = broken | one.appended()
