@@ -20,8 +20,7 @@ from lakestream.data.tables.iceberg.topic_table import METADATA_VERSIONS
 from lakestream.lake.verify import topic
 from lakestream.lake.verify.plan import PlannedFile
 from lakestream.model.batches.records import Record
-from lakestream.model.catalog.landed import LandedRange
-from lakestream.model.catalog.tables import NoteRemoved
+from lakestream.model.catalog.landed import LandedRange, NoteRemoved
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.pipeline.landing.freshness import ENABLED
 from tests.support.forged_tables import TopicLake, all_rows
