@@ -30,6 +30,8 @@ class SummaryHead(msgspec.Struct, frozen=True, gc=False):
     operation: str | None = None
     ranges: str | None = msgspec.field(default=None, name="lakestream.ranges")
     care: str | None = msgspec.field(default=None, name="lakestream.care")
+    added_records: str | None = msgspec.field(default=None, name="added-records")
+    deleted_records: str | None = msgspec.field(default=None, name="deleted-records")
 
 
 NO_SUMMARY = SummaryHead()
@@ -117,6 +119,11 @@ class TableMetadata:
         """The metadata with other values. They are kept as JSON, lists whose items are JSON as they are."""
         changed = {name: part if _is_raw(part) else _encoded(part) for name, part in values.items()}
         return TableMetadata({**self.fields, **changed}, known)
+
+    def with_refs(self, refs: Mapping[str, Any]) -> "TableMetadata":
+        """The metadata with other branches and tags, and the same snapshots."""
+        known = {name: getattr(self, name) for name in ("raw_snapshots", "snapshots", "raw_log", "log_ids")}
+        return self.replaced({"refs": refs}, known)
 
     # -- fields -------------------------------------------------------------------------------------------------------
 
@@ -296,6 +303,8 @@ def with_snapshot(
     }
     if change.properties:
         values["properties"] = {**before.properties, **change.properties}
+    if change.expired:
+        values |= _statistics_after(before, change.expired)
     after = before.replaced(
         {**values, "snapshots": raw_snapshots, "snapshot-log": raw_log},
         {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
@@ -314,7 +323,7 @@ def without_snapshots(
     values = {
         "last-updated-ms": max(now_ms, int(before.value("last-updated-ms", 0))),
         "metadata-log": versions[-keep_versions:],
-        "statistics": [each for each in before.value("statistics") or [] if each["snapshot-id"] not in expired],
+        **_statistics_after(before, expired),
     }
     raw_log, log_ids = _log_after(before, expired)
     after = before.replaced(
@@ -322,6 +331,13 @@ def without_snapshots(
         {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
     )
     return after, [version["metadata-file"] for version in versions[:-keep_versions]]
+
+
+def _statistics_after(before: TableMetadata, expired: frozenset[int]) -> dict[str, Any]:
+    """What engines have counted goes with the snapshot that they counted."""
+    names = ("statistics", "partition-statistics")
+    told = {name: before.value(name) for name in names}
+    return {name: [one for one in all_ if one["snapshot-id"] not in expired] for name, all_ in told.items() if all_}
 
 
 def _version(table: Table) -> dict[str, Any]:
