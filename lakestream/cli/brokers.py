@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from lakestream.cli.client.cluster_client import BROKER, Client, open_client
+from lakestream.cli.client.cluster_client import BROKER, ClusterClient, open_client
 from lakestream.cli.client.codes import KafkaError
 from lakestream.cli.client.connection import Unreachable
 from lakestream.cli.options import bootstrap_option, json_option
@@ -32,7 +32,7 @@ async def _brokers(bootstrap: str) -> list[tuple[Cell, ...]]:
         return list(await asyncio.gather(*(_row(client, broker) for broker in found)))
 
 
-async def _row(client: Client, broker: MetadataResponseBroker) -> tuple[Cell, ...]:
+async def _row(client: ClusterClient, broker: MetadataResponseBroker) -> tuple[Cell, ...]:
     """Each broker is asked itself, since only it knows its process."""
     said: dict[str, str | None] = {}
     try:

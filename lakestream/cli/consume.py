@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestream.cli.client.cluster_client import EARLIEST, LATEST, Client, Place, open_client
+from lakestream.cli.client.cluster_client import EARLIEST, LATEST, ClusterClient, Place, open_client
 from lakestream.cli.client.texts import format_json, format_text
 from lakestream.cli.groups import committed_offsets, parse_time
 from lakestream.cli.options import bootstrap_option
@@ -19,7 +19,7 @@ from lakestream.cli.output import say
 from lakestream.errors import LakestreamError
 
 if TYPE_CHECKING:
-    from lakestream.cli.client.reader import Fetched
+    from lakestream.cli.client.reader import FetchedRecord
 
 WAIT_MS = 500
 COMMIT_EVERY_S = 1.0
@@ -85,7 +85,7 @@ def consume(
     if group is not None and partitions:
         raise click.UsageError("in a --group partitions are shared out; --partition cannot choose")
 
-    def show(record: "Fetched") -> bytes:
+    def show(record: "FetchedRecord") -> bytes:
         if as_json:
             return format_json(record.topic, record.partition, record.offset, record.timestamp, record.line)
         return format_text(record.line, key_separator, headers)
@@ -110,7 +110,7 @@ def consume(
         say(f"consumed {count:,} record{'' if count == 1 else 's'}")
 
 
-async def _alone(client: Client, wish: _Wish, show: Callable[["Fetched"], bytes]) -> int:
+async def _alone(client: ClusterClient, wish: _Wish, show: Callable[["FetchedRecord"], bytes]) -> int:
     places = [place for topic in wish.topics for place in await _chosen(client, topic, wish.partitions)]
     positions = await _start(client, places, wish.start)
     count = 0
@@ -121,13 +121,13 @@ async def _alone(client: Client, wish: _Wish, show: Callable[["Fetched"], bytes]
     return count
 
 
-async def _in_group(client: Client, wish: _Wish, show: Callable[["Fetched"], bytes]) -> int:
-    from lakestream.cli.client.membership import Membership
+async def _in_group(client: ClusterClient, wish: _Wish, show: Callable[["FetchedRecord"], bytes]) -> int:
+    from lakestream.cli.client.membership import GroupMembership
 
     assert wish.group is not None
     for topic in wish.topics:
         await client.partitions(topic)
-    member = Membership(client, wish.group, wish.topics)
+    member = GroupMembership(client, wish.group, wish.topics)
     loop = asyncio.get_running_loop()
     count = 0
     try:
@@ -159,13 +159,13 @@ async def _in_group(client: Client, wish: _Wish, show: Callable[["Fetched"], byt
 
 
 async def _follow(
-    client: Client, wish: _Wish, positions: dict[Place, int], *stops: asyncio.Event
-) -> AsyncIterator[list["Fetched"]]:
+    client: ClusterClient, wish: _Wish, positions: dict[Place, int], *stops: asyncio.Event
+) -> AsyncIterator[list["FetchedRecord"]]:
     """Records as they come, also none now and then, until one of the events, or the end if that was asked for."""
-    from lakestream.cli.client.reader import Reader
+    from lakestream.cli.client.reader import RecordReader
 
     ends = await client.offsets(dict.fromkeys(positions, LATEST)) if wish.exit_at_end else {}
-    reader = Reader(client, positions, EARLIEST)
+    reader = RecordReader(client, positions, EARLIEST)
     while not any(stop.is_set() for stop in stops):
         if wish.exit_at_end and all(reader.positions[place] >= end for place, end in ends.items()):
             return
@@ -177,7 +177,7 @@ async def _follow(
         yield records
 
 
-async def _nothing() -> list["Fetched"]:
+async def _nothing() -> list["FetchedRecord"]:
     """A group may have more members than partitions; such a member waits for its time."""
     await asyncio.sleep(WAIT_MS / 1000)
     return []
@@ -196,7 +196,7 @@ async def _first(work: Any, *stops: asyncio.Event) -> Any:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _print(records: list["Fetched"], show: Callable[["Fetched"], bytes], wish: _Wish, before: int) -> int:
+def _print(records: list["FetchedRecord"], show: Callable[["FetchedRecord"], bytes], wish: _Wish, before: int) -> int:
     """Written and flushed before offsets are committed: a record may come twice, but is never missed."""
     room = len(records) if wish.max_messages is None else wish.max_messages - before
     shown = records[:room]
@@ -206,7 +206,7 @@ def _print(records: list["Fetched"], show: Callable[["Fetched"], bytes], wish: _
     return len(shown)
 
 
-async def _chosen(client: Client, topic: str, partitions: Iterable[int]) -> list[Place]:
+async def _chosen(client: ClusterClient, topic: str, partitions: Iterable[int]) -> list[Place]:
     there = await client.partitions(topic)
     wanted = list(partitions) or there
     missing = sorted(set(wanted) - set(there))
@@ -215,7 +215,7 @@ async def _chosen(client: Client, topic: str, partitions: Iterable[int]) -> list
     return [(topic, partition) for partition in wanted]
 
 
-async def _start(client: Client, places: list[Place], where: str) -> dict[Place, int]:
+async def _start(client: ClusterClient, places: list[Place], where: str) -> dict[Place, int]:
     """The first offset to read of each partition."""
     if where in ("earliest", "latest"):
         return await client.offsets(dict.fromkeys(places, EARLIEST if where == "earliest" else LATEST))

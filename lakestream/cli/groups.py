@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from lakestream.cli.client.assignment import PROTOCOL_TYPE, decode_assignment
-from lakestream.cli.client.cluster_client import EARLIEST, LATEST, Client, Place, open_client
+from lakestream.cli.client.cluster_client import EARLIEST, LATEST, ClusterClient, Place, open_client
 from lakestream.cli.client.codes import check
 from lakestream.cli.client.connection import Unreachable
 from lakestream.cli.client.membership import commit_code, commit_request
-from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option
+from lakestream.cli.options import HelpfulGroup, bootstrap_option, group_bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table, say
 from lakestream.errors import LakestreamError
 from lakestream.protocol.kafka.messages.groups import (
@@ -33,7 +33,7 @@ ANSWER_S = 30.0
 
 
 @click.group(cls=HelpfulGroup)
-@bootstrap_above
+@group_bootstrap_option
 def groups() -> None:
     """List and describe consumer groups, reset their offsets."""
 
@@ -182,7 +182,7 @@ def delete_offsets(bootstrap: str, group: str, topics: tuple[str, ...]) -> None:
     click.echo(f"deleted the offsets of {asyncio.run(run())} partitions from group {group}")
 
 
-async def committed_offsets(client: Client, group: str) -> dict[Place, int]:
+async def committed_offsets(client: ClusterClient, group: str) -> dict[Place, int]:
     """All offsets that a group has committed."""
     # Both forms are filled in; the version that is spoken takes its own.
     request = OffsetFetchRequest(
@@ -200,7 +200,7 @@ async def committed_offsets(client: Client, group: str) -> dict[Place, int]:
     }
 
 
-async def _describe(client: Client, name: str) -> dict[str, Any]:
+async def _describe(client: ClusterClient, name: str) -> dict[str, Any]:
     request = DescribeGroupsRequest(groups=[name])
     answer = await client.ask_group(name, request, lambda a: a.groups[0].error_code, f"group {name!r}")
     group: DescribedGroup = answer.groups[0]
@@ -236,7 +236,7 @@ async def _describe(client: Client, name: str) -> dict[str, Any]:
     }
 
 
-async def _places(client: Client, topics: Iterable[str]) -> list[Place]:
+async def _places(client: ClusterClient, topics: Iterable[str]) -> list[Place]:
     """The partitions meant by TOPIC or TOPIC:0,2."""
     places: list[Place] = []
     for text in topics:
@@ -254,7 +254,7 @@ async def _places(client: Client, topics: Iterable[str]) -> list[Place]:
 
 
 async def _targets(
-    client: Client, places: list[Place], committed: Mapping[Place, int], how: str, value: Any
+    client: ClusterClient, places: list[Place], committed: Mapping[Place, int], how: str, value: Any
 ) -> dict[Place, int]:
     """Where each partition goes on: never outside of what is there."""
     earliest = await client.offsets(dict.fromkeys(places, EARLIEST))

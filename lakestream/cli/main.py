@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from lakestream.cli.options import HelpfulGroup, bootstrap_above
+from lakestream.cli.options import HelpfulGroup, group_bootstrap_option
 
 COMMANDS: Final = {
     "serve": ("lakestream.cli.serve:serve", "Start brokers and keep them running."),
@@ -61,7 +61,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
 )
-@bootstrap_above
+@group_bootstrap_option
 def cli() -> None:
     """A Kafka-compatible broker without leaders and without broker disks.
 

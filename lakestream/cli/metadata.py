@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from lakestream.cli.client.cluster_client import BROKER, open_client
-from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option
+from lakestream.cli.options import HelpfulGroup, bootstrap_option, group_bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table
 from lakestream.cli.skip import skip
 from lakestream.errors import LakestreamError
@@ -22,12 +22,12 @@ ANSWER_S = 30.0
 WAIT_MS = 10_000
 
 
-class NoPage(LakestreamError):
+class UnknownPath(LakestreamError):
     """The broker does not know the path: what it is about is off, or the broker is older than this command."""
 
 
 @click.group(cls=HelpfulGroup)
-@bootstrap_above
+@group_bootstrap_option
 def metadata() -> None:
     """Show the cluster's state, follow its commands."""
 
@@ -134,7 +134,7 @@ def refusal(url: str, status: int, body: bytes) -> LakestreamError:
         told = json.loads(said)
         if isinstance(told, dict) and isinstance(told.get("error"), str):
             return LakestreamError(told["error"])
-    return (NoPage if status == 404 else LakestreamError)(f"{url} answers {status}: {said}")
+    return (UnknownPath if status == 404 else LakestreamError)(f"{url} answers {status}: {said}")
 
 
 def _show_part(name: str, part: Any) -> None:

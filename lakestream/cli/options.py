@@ -74,7 +74,7 @@ def bootstrap_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
-def bootstrap_above(function: F) -> F:
+def group_bootstrap_option(function: F) -> F:
     """`--bootstrap` of a group, for the commands in it."""
     return click.option(
         "--bootstrap", "-b", metavar="HOST:PORT", expose_value=False, callback=_remember, help=BOOTSTRAP_HELP

@@ -58,13 +58,13 @@ def produce(
     async def run() -> bool:
         """Whether it came to the end of the input."""
         # These two take a second to import: only those who need them should wait for them.
-        from lakestream.cli.client.producer import Producer
+        from lakestream.cli.client.producer import LineProducer
         from lakestream.process.clock import SystemClock
 
         progress = Progress(f"to {topic}")
         number = 0
         async with open_client(bootstrap) as client:
-            producer = await Producer.open(client, SystemClock(), topic, CODECS.index(compression))
+            producer = await LineProducer.open(client, SystemClock(), topic, CODECS.index(compression))
             stop = _on_interrupt()
             async for raw in standard_input(stop):
                 lines: list[Line] = []

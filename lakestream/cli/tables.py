@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from lakestream.cli.client.pages import get_json, post_json
-from lakestream.cli.metadata import NoPage, find_page
+from lakestream.cli.metadata import UnknownPath, find_page
 from lakestream.cli.options import Duration, HelpfulGroup, bootstrap_option, json_option
 from lakestream.cli.output import Cell, print_json, print_table, say, size_text, span_text
 from lakestream.errors import LakestreamError, NoTables
@@ -179,7 +179,7 @@ def _tables_are_on(page: str) -> Iterator[None]:
     """A broker without tables knows none of these pages."""
     try:
         yield
-    except NoPage:
+    except UnknownPath:
         raise NoTables(page) from None
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from lakestream.cli.client.cluster_client import EARLIEST, LATEST, TOPIC, Client, open_client
+from lakestream.cli.client.cluster_client import EARLIEST, LATEST, TOPIC, ClusterClient, open_client
 from lakestream.cli.client.codes import KafkaError, check
-from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option, pairs
+from lakestream.cli.options import HelpfulGroup, bootstrap_option, group_bootstrap_option, json_option, pairs
 from lakestream.cli.output import print_json, print_table, say
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
@@ -34,7 +34,7 @@ FROM_TOPIC = 1
 
 
 @click.group(cls=HelpfulGroup)
-@bootstrap_above
+@group_bootstrap_option
 def topics() -> None:
     """List, create, describe, alter and delete topics."""
 
@@ -172,7 +172,7 @@ def delete(bootstrap: str, names: tuple[str, ...], if_exists: bool) -> None:
         click.echo(f"deleted topic {result.name}")
 
 
-async def _describe(client: Client, name: str, all_configs: bool) -> dict[str, Any]:
+async def _describe(client: ClusterClient, name: str, all_configs: bool) -> dict[str, Any]:
     (topic,) = (await client.metadata([name])).topics
     if topic.error_code:
         raise KafkaError(topic.error_code, f"topic {name!r}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lakestream.cli.client.cluster_client import ANSWER_S, BROKER, PAUSE_S, Client, open_client
+from lakestream.cli.client.cluster_client import ANSWER_S, BROKER, PAUSE_S, ClusterClient, open_client
 from lakestream.cli.client.codes import RETRIABLE
 from lakestream.cli.client.connection import Unreachable
 from lakestream.cli.metadata import read_page
@@ -61,7 +61,7 @@ async def _verify(bootstrap: str, page: str | None, topics: tuple[str, ...], gra
             return await Checker(cluster, ownership, bar, options).verify(topics)
 
 
-async def find_page(client: Client, bootstrap: str) -> str:
+async def find_page(client: ClusterClient, bootstrap: str) -> str:
     """The HTTP port of some broker."""
     for broker in (await client.metadata([])).brokers:
         for config in await client.configs(BROKER, str(broker.node_id)):
@@ -73,7 +73,7 @@ async def find_page(client: Client, bootstrap: str) -> str:
 class Brokers:
     """A cluster, by its Kafka and HTTP ports."""
 
-    def __init__(self, client: Client, http: str) -> None:
+    def __init__(self, client: ClusterClient, http: str) -> None:
         self.http = http
         self._client = client
 

@@ -41,7 +41,7 @@ class Fate(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
+class StoreFaults:
     """How likely each fate is, for one kind of store, and how long things take."""
 
     latency_s: tuple[float, float] = (0.0005, 0.005)
@@ -71,14 +71,14 @@ class Faults:
         return Fate.FINE
 
 
-NO_FAULTS = Faults()
+NO_FAULTS = StoreFaults()
 
 
 class Link:
     """The way from one broker's process to one store. `crash` kills the broker."""
 
     def __init__(
-        self, loop: SimulatedLoop, process: Process, chance: Random, faults: Faults, crash: Callable[[], None]
+        self, loop: SimulatedLoop, process: Process, chance: Random, faults: StoreFaults, crash: Callable[[], None]
     ) -> None:
         self.faults = faults
         self.cut = False
@@ -153,7 +153,7 @@ def answer_with(answer: "asyncio.Future[T | LakestreamError]", result: T | Lakes
         answer.set_result(result)
 
 
-def at_once(operation: Coroutine[Any, Any, T]) -> T:
+def run_without_waiting(operation: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that never waits: what a memory store does when a request arrives."""
     try:
         operation.send(None)
@@ -173,10 +173,10 @@ class FaultyLog:
 
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
         sent = list(commands)
-        return await self.link.call(lambda: at_once(self._store.append(sent, after)))
+        return await self.link.call(lambda: run_without_waiting(self._store.append(sent, after)))
 
     async def read(self, after: int, limit: int) -> list[Logged]:
-        return await self.link.call(lambda: at_once(self._store.read(after, limit)))
+        return await self.link.call(lambda: run_without_waiting(self._store.read(after, limit)))
 
     async def wait(self, after: int, timeout_s: float) -> None:
         if not self.link.cut and self.link.hint_comes():
@@ -185,13 +185,13 @@ class FaultyLog:
             await asyncio.sleep(timeout_s)
 
     async def save_checkpoint(self, note: CheckpointNote) -> None:
-        await self.link.call(lambda: at_once(self._store.save_checkpoint(note)))
+        await self.link.call(lambda: run_without_waiting(self._store.save_checkpoint(note)))
 
     async def checkpoints(self) -> list[CheckpointNote]:
-        return await self.link.call(lambda: at_once(self._store.checkpoints()))
+        return await self.link.call(lambda: run_without_waiting(self._store.checkpoints()))
 
     async def truncate(self, through: int) -> None:
-        await self.link.call(lambda: at_once(self._store.truncate(through)))
+        await self.link.call(lambda: run_without_waiting(self._store.truncate(through)))
 
     async def close(self) -> None:
         pass
@@ -207,18 +207,18 @@ class FaultyWal:
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         whole = [b"".join(parts)]
-        await self.link.call(lambda: at_once(self._store.put(key, whole)))
+        await self.link.call(lambda: run_without_waiting(self._store.put(key, whole)))
 
     async def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         wanted = list(ranges)
-        return await self.link.call(lambda: at_once(self._store.read(key, wanted)))
+        return await self.link.call(lambda: run_without_waiting(self._store.read(key, wanted)))
 
     async def list(self, prefix: str, after: str = "", limit: int = 0) -> list[StoredObject]:
-        return await self.link.call(lambda: at_once(self._store.list(prefix, after, limit)))
+        return await self.link.call(lambda: run_without_waiting(self._store.list(prefix, after, limit)))
 
     async def delete(self, keys: Sequence[str]) -> None:
         gone = [*keys]
-        await self.link.call(lambda: at_once(self._store.delete(gone)))
+        await self.link.call(lambda: run_without_waiting(self._store.delete(gone)))
 
     async def close(self) -> None:
         pass

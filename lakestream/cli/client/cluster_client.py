@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from lakestream.cli.client.codes import COORDINATOR_MOVED, RETRIABLE, KafkaError, check
-from lakestream.cli.client.connection import Connection, NoKafka, Unreachable, connect
+from lakestream.cli.client.connection import BrokerConnection, NoKafka, Unreachable, connect
 from lakestream.process.ports import split_address
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
@@ -41,7 +41,7 @@ Place = tuple[str, int]
 T = TypeVar("T")
 
 
-class Client:
+class ClusterClient:
     """Made by `open_client`."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -50,9 +50,9 @@ class Client:
             self._known: list[tuple[str, int]] = [split_address(part.strip(), 9092) for part in bootstrap.split(",")]
         except ValueError as error:
             raise SettingsError(f"--bootstrap: {error}") from None
-        self._any: Connection | None = None
-        self._coordinator: Connection | None = None
-        self._nodes: dict[tuple[str, int], Connection] = {}
+        self._any: BrokerConnection | None = None
+        self._coordinator: BrokerConnection | None = None
+        self._nodes: dict[tuple[str, int], BrokerConnection] = {}
 
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._nodes.values()))
@@ -105,7 +105,7 @@ class Client:
     def forget_coordinator(self) -> None:
         self._coordinator = None
 
-    async def node(self, host: str, port: int) -> Connection:
+    async def node(self, host: str, port: int) -> BrokerConnection:
         """The connection to one certain broker."""
         known = self._nodes.get((host, port))
         if known is None or not known.is_open:
@@ -150,7 +150,7 @@ class Client:
         return await persist(attempt) if places else {}
 
     async def configs(
-        self, kind: int, name: str, connection: Connection | None = None
+        self, kind: int, name: str, connection: BrokerConnection | None = None
     ) -> list[DescribeConfigsResourceResult]:
         """The configs of a topic or a broker, as any broker knows them, or the one asked by `connection`."""
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
@@ -161,7 +161,7 @@ class Client:
         configs: list[DescribeConfigsResourceResult] = result.configs
         return configs
 
-    async def _reach(self) -> Connection:
+    async def _reach(self) -> BrokerConnection:
         failures: list[Unreachable] = []
         for host, port in list(self._known):
             try:
@@ -182,8 +182,8 @@ class Client:
 
 
 @asynccontextmanager
-async def open_client(bootstrap: str) -> AsyncIterator[Client]:
-    client = Client(bootstrap)
+async def open_client(bootstrap: str) -> AsyncIterator[ClusterClient]:
+    client = ClusterClient(bootstrap)
     try:
         await client.start()
         yield client

@@ -28,7 +28,7 @@ class NoKafka(Unreachable):
     """Something answered, but not in Kafka's protocol."""
 
 
-class Connection:
+class BrokerConnection:
     """Made by `connect`. A call that fails with Unreachable may or may not have taken effect."""
 
     def __init__(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,7 +109,7 @@ class Connection:
                     answered.set_exception(failure)
 
 
-async def connect(host: str, port: int, timeout_s: float) -> Connection:
+async def connect(host: str, port: int, timeout_s: float) -> BrokerConnection:
     """A connection that knows what the broker speaks. Raises Unreachable."""
     name = address(host, port)
     try:
@@ -117,7 +117,7 @@ async def connect(host: str, port: int, timeout_s: float) -> Connection:
     except (OSError, TimeoutError) as error:
         reason = getattr(error, "strerror", None) or "no answer"
         raise Unreachable(f"cannot reach {name}: {reason}") from None
-    connection = Connection(name, reader, writer)
+    connection = BrokerConnection(name, reader, writer)
     try:
         await connection.introduce(timeout_s)
     except BaseException:

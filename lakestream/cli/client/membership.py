@@ -13,7 +13,7 @@ from lakestream.cli.client.assignment import (
     encode_assignment,
     encode_subscription,
 )
-from lakestream.cli.client.cluster_client import PATIENCE_S, PAUSE_S, Client, Place
+from lakestream.cli.client.cluster_client import PATIENCE_S, PAUSE_S, ClusterClient, Place
 from lakestream.cli.client.codes import COORDINATOR_MOVED, RETRIABLE, KafkaError, check
 from lakestream.cli.client.connection import Unreachable
 from lakestream.protocol.kafka.errors import ErrorCode
@@ -39,10 +39,10 @@ HEARTBEAT_S: Final = 3.0
 _LOST: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS})
 
 
-class Membership:
+class GroupMembership:
     """One member. After `join`, `lost` says that partitions may have gone to others: commit, then join again."""
 
-    def __init__(self, client: Client, group: str, topics: Sequence[str]) -> None:
+    def __init__(self, client: ClusterClient, group: str, topics: Sequence[str]) -> None:
         self.lost = asyncio.Event()
         self._client = client
         self._group = group

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lakestream.cli.client.cluster_client import Client, persist
+from lakestream.cli.client.cluster_client import ClusterClient, persist
 from lakestream.cli.client.codes import KafkaError, check
 from lakestream.cli.client.texts import Line, size_of
 from lakestream.errors import LakestreamError
@@ -24,10 +24,10 @@ ALL_REPLICAS: Final = -1
 SEQUENCES: Final = 1 << 31
 
 
-class Producer:
+class LineProducer:
     """Made by `open`. Records of one partition keep their order; a retry is never a second record."""
 
-    def __init__(self, client: Client, clock: Clock, topic: str, codec: int, partitions: Sequence[int]) -> None:
+    def __init__(self, client: ClusterClient, clock: Clock, topic: str, codec: int, partitions: Sequence[int]) -> None:
         self._client = client
         self._clock = clock
         self._topic = topic
@@ -38,7 +38,7 @@ class Producer:
         self._turn = 0
 
     @classmethod
-    async def open(cls, client: Client, clock: Clock, topic: str, codec: int) -> "Producer":
+    async def open(cls, client: ClusterClient, clock: Clock, topic: str, codec: int) -> "LineProducer":
         producer = cls(client, clock, topic, codec, await client.partitions(topic, create=True))
 
         async def attempt() -> tuple[int, int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lakestream.cli.client.cluster_client import ANSWER_S, EARLIEST, Client, Place, persist
+from lakestream.cli.client.cluster_client import ANSWER_S, EARLIEST, ClusterClient, Place, persist
 from lakestream.cli.client.codes import check
 from lakestream.cli.client.texts import Line
 from lakestream.interfaces import Buffer
@@ -18,7 +18,7 @@ PARTITION_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchedRecord:
     """A record, and where it came from."""
 
     topic: str
@@ -28,19 +28,19 @@ class Fetched:
     line: Line
 
 
-class Reader:
+class RecordReader:
     """Reads on at `positions`, which may be behind gaps; fetched records are those of a few partitions at a time."""
 
-    def __init__(self, client: Client, positions: Mapping[Place, int], reset: int = EARLIEST) -> None:
+    def __init__(self, client: ClusterClient, positions: Mapping[Place, int], reset: int = EARLIEST) -> None:
         self.positions = dict(positions)
         self._client = client
         self._reset = reset
         self._order = list(self.positions)
 
-    async def poll(self, wait_ms: int) -> list[Fetched]:
+    async def poll(self, wait_ms: int) -> list[FetchedRecord]:
         """What is there, or comes within `wait_ms`."""
         answer: FetchResponse = await persist(lambda: self._fetch(wait_ms))
-        records: list[Fetched] = []
+        records: list[FetchedRecord] = []
         lost: list[Place] = []
         for topic in answer.responses:
             for part in topic.partitions:
@@ -75,7 +75,7 @@ class Reader:
         check(answer.error_code, "reading")
         return answer
 
-    def _read(self, place: Place, data: Buffer) -> Iterator[Fetched]:
+    def _read(self, place: Place, data: Buffer) -> Iterator[FetchedRecord]:
         """The records from the position on; control batches and what a batch holds before it are stepped over."""
         for view in whole_batches(memoryview(data)):
             fields = header.HEADER.unpack_from(view)
@@ -84,7 +84,7 @@ class Reader:
                 for record in decode_batch(view):
                     if record.offset >= self.positions[place]:
                         line = Line(key=record.key, value=record.value, headers=record.headers)
-                        yield Fetched(
+                        yield FetchedRecord(
                             topic=place[0],
                             partition=place[1],
                             offset=record.offset,

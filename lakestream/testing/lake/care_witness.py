@@ -17,7 +17,7 @@ _REQUEST = msgspec.msgpack.Decoder(RequestCare)
 _TELL = msgspec.msgpack.Decoder(TellCare)
 
 
-class Span(NamedTuple):
+class RowRange(NamedTuple):
     """Rows that somebody wants to be deleted: the same as a condition, and as a plain test."""
 
     partition: int
@@ -36,7 +36,7 @@ class CareWitness:
     """Knows the requests from the log, and deletes by what their author told beforehand."""
 
     def __init__(self) -> None:
-        self.spans: dict[bytes, Span] = {}
+        self.spans: dict[bytes, RowRange] = {}
         """By request."""
         self.done: dict[str, int] = {}
         self._due: dict[bytes, tuple[bytes, set[Cell]]] = {}
@@ -77,13 +77,13 @@ class CareWitness:
         if wrong:
             raise Violation(f"{care} took rows that nobody wanted to go: {sorted(wrong)[:5]} ({len(wrong)})")
 
-    def _open(self, state: State, topic_id: bytes) -> list[Span]:
+    def _open(self, state: State, topic_id: bytes) -> list[RowRange]:
         """Deletions that are under way. Of two pipelines the slower one may be busy with what the other has done."""
         requests = state.care.requests.items()
         return [self.spans[request] for request, one in requests if one.topic_id == topic_id and request in self.spans]
 
 
-def _unasked(removed: Collection[Cell], spans: Iterable[Span]) -> list[Cell]:
+def _unasked(removed: Collection[Cell], spans: Iterable[RowRange]) -> list[Cell]:
     """What no single request explains."""
     left = [[cell for cell in removed if not span.holds(cell)] for span in spans]
     return min(left, key=len, default=list(removed))

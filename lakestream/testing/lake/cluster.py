@@ -7,12 +7,12 @@ from lakestream.testing.lake.pipeline_node import GRACE_S, EngineFaults, Pipelin
 from lakestream.testing.lake.record_ledger import RecordLedger
 from lakestream.testing.lake.table_store import FaultyTables
 from lakestream.testing.lake.table_witness import AuditedTables, TableWitness
-from lakestream.testing.simulation.cluster import Cluster, ClusterFaults, Life, Seat
+from lakestream.testing.simulation.cluster import ClusterFaults, MemberProcess, Seat, SimulatedCluster
 from lakestream.testing.simulation.event_loop import Process, SimClock, SimulatedLoop
 from lakestream.testing.simulation.node import Classes, NodeOptions
 
 
-class LakeCluster(Cluster):
+class LakeCluster(SimulatedCluster):
     """The brokers, the pipelines, their stores, and the witnesses."""
 
     ledger: RecordLedger
@@ -40,7 +40,7 @@ class LakeCluster(Cluster):
     def all_seats(self) -> list[Seat]:
         return [*self.seats, *self.pipelines]
 
-    def _sit_down(self, seat: Seat, process: Process) -> Life:
+    def _sit_down(self, seat: Seat, process: Process) -> MemberProcess:
         log_link = self._link("log", self.faults.log, seat, process)
         wal_link = self._link("wal", self.faults.wal, seat, process)
         tables_link = self._link("tables", self.faults.tables, seat, process)

@@ -47,7 +47,7 @@ class Prepared:
     written: tuple[str, ...]
 
 
-class OtherEngine:
+class SnapshotWriter:
     """Prepares snapshots on top of one version of a table."""
 
     def __init__(self, store: TableStore, table: Table, chance: Random) -> None:

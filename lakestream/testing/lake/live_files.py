@@ -16,7 +16,7 @@ Rows: TypeAlias = pa.Table
 
 
 @dataclass(frozen=True, slots=True)
-class LiveFile:
+class SnapshotFile:
     """A data file of a snapshot, and the delete files that may speak of it."""
 
     path: str
@@ -47,13 +47,13 @@ def positions(data: bytes) -> dict[str, set[int]]:
     return found
 
 
-def live_files(store: TableStore, metadata: TableMetadata) -> list[LiveFile]:
+def live_files(store: TableStore, metadata: TableMetadata) -> list[SnapshotFile]:
     """The data files of the current snapshot. Raises Missing."""
     head = metadata.current
     return files_of(store, head) if head is not None else []
 
 
-def files_of(store: TableStore, head: SnapshotHead) -> list[LiveFile]:
+def files_of(store: TableStore, head: SnapshotHead) -> list[SnapshotFile]:
     data: list[tuple[str, int]] = []
     deletes: list[tuple[str, int]] = []
     for listed in read_manifest_list(store.get(head.manifest_list)):
@@ -63,7 +63,7 @@ def files_of(store: TableStore, head: SnapshotHead) -> list[LiveFile]:
             held = data if listed.content == DATA else deletes
             held.append((entry["data_file"]["file_path"], entry["sequence_number"]))
     return [
-        LiveFile(path, sequence, tuple(delete for delete, later in deletes if later >= sequence))
+        SnapshotFile(path, sequence, tuple(delete for delete, later in deletes if later >= sequence))
         for path, sequence in data
     ]
 

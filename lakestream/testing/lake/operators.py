@@ -5,7 +5,7 @@ import asyncio
 from lakestream.errors import Rejected
 from lakestream.model.catalog.care import CareRequest, RequestCare
 from lakestream.model.reasons import Reason
-from lakestream.testing.lake.care_witness import Span
+from lakestream.testing.lake.care_witness import RowRange
 from lakestream.testing.lake.cluster import LakeCluster
 from lakestream.testing.simulation.clients import Client
 from lakestream.testing.simulation.ledger import Violation
@@ -65,7 +65,7 @@ class Operator(Client):
                 partition = self.chance.randrange(len(streams))
                 end = self.lake.auditor.state.streams.by_id[streams[partition]].next
                 start = self.chance.randint(0, end)
-                span = Span(partition, start, start + self.chance.randint(1, 8))
+                span = RowRange(partition, start, start + self.chance.randint(1, 8))
                 self.lake.witness.care.spans[request] = span
                 return {"where": span.where}
         return {}

@@ -17,8 +17,8 @@ from lakestream.model.catalog.names import STREAMS
 from lakestream.model.reasons import Reason
 from lakestream.protocol.http.iceberg.drafts import CommitRequest
 from lakestream.testing.lake.cluster import LakeCluster
-from lakestream.testing.lake.foreign_snapshots import OtherEngine, Prepared
-from lakestream.testing.lake.live_files import LiveFile, Rows, live_files, reachable
+from lakestream.testing.lake.foreign_snapshots import Prepared, SnapshotWriter
+from lakestream.testing.lake.live_files import Rows, SnapshotFile, live_files, reachable
 from lakestream.testing.lake.table_witness import Cell, Intent, contents
 from lakestream.testing.simulation.clients import Client
 from lakestream.testing.simulation.event_loop import WALL_START_MS
@@ -32,7 +32,7 @@ SNAPSHOT_AGE_MS = "2000"
 
 
 @dataclass(slots=True)
-class Figures:
+class CommitCounts:
     """What was done, so that one sees that something was."""
 
     deletes: int = 0
@@ -42,14 +42,14 @@ class Figures:
     refused: int = 0
 
 
-class Foreigner(Client):
+class ForeignEngine(Client):
     """Does something to a topic's table from time to time, until told to stop."""
 
     def __init__(self, cluster: LakeCluster, name: str, topic: str, expires: bool) -> None:
         super().__init__(cluster, name)
         self.timeout_s = 1.5
         self.lake = cluster
-        self.figures = Figures()
+        self.figures = CommitCounts()
         self.stopped = False
         self._expires = expires
         self._unsure = False
@@ -89,7 +89,7 @@ class Foreigner(Client):
         gone: set[Cell] = set()
         for one in chosen:
             dead = one.dead(self.lake.tables)
-            cells = [cell for cell, _ in contents(LiveFile(one.path, one.sequence, ()).live(self.lake.tables))]
+            cells = [cell for cell, _ in contents(SnapshotFile(one.path, one.sequence, ()).live(self.lake.tables))]
             live = [at for at in range(len(cells)) if at not in dead]
             places[one.path] = self.chance.sample(live, self.chance.randint(0, min(len(live), 3)))
             gone |= {cells[at] for at in places[one.path]}
@@ -153,7 +153,7 @@ class Foreigner(Client):
 
     # -- how it does it ---------------------------------------------------------------------------------------------
 
-    async def _look(self) -> tuple[Table, list[LiveFile]]:
+    async def _look(self) -> tuple[Table, list[SnapshotFile]]:
         table = await self._load()
         found = live_files(self.lake.tables, table.metadata)
         await asyncio.sleep(self.chance.choice(THINK_S))
@@ -170,10 +170,10 @@ class Foreigner(Client):
             except Rejected:  # there is no table yet
                 await asyncio.sleep(self.chance.uniform(*PAUSE_S))
 
-    def _engine(self, table: Table) -> OtherEngine:
-        return OtherEngine(self.lake.tables, table, self.chance)
+    def _engine(self, table: Table) -> SnapshotWriter:
+        return SnapshotWriter(self.lake.tables, table, self.chance)
 
-    def _rows(self, chosen: list[LiveFile]) -> Rows:
+    def _rows(self, chosen: list[SnapshotFile]) -> Rows:
         return pa.concat_tables([ARROW_SCHEMA.empty_table(), *(one.live(self.lake.tables) for one in chosen)])
 
     def _shuffled(self, rows: Rows, places: list[int]) -> Rows:

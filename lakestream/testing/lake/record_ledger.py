@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lakestream.model.batches.header import CONTROL, CRC_POSITION, checksum
 from lakestream.model.batches.records import Header, decode_batch
-from lakestream.testing.simulation.ledger import _DELTA, _FRAME, Ledger, Partition, Sent, Violation, tell
+from lakestream.testing.simulation.ledger import _DELTA, _FRAME, BatchLedger, Partition, Sent, Violation, describe
 
 Place = tuple[Partition, int]
 
@@ -32,7 +32,7 @@ class Version(NamedTuple):
 
 
 @dataclass(slots=True)
-class RecordLedger(Ledger):
+class RecordLedger(BatchLedger):
     """See above. Values are unique among all that clients send."""
 
     texts: dict[bytes, tuple[Sent, int, Content]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class RecordLedger(Ledger):
     versions: dict[Place, list[Version]] = field(default_factory=dict)
 
     def send(self, partition: Partition, raw: bytes) -> Sent:
-        batch = Ledger.send(self, partition, raw)
+        batch = BatchLedger.send(self, partition, raw)
         for index, record in enumerate(decode_batch(raw)):
             assert record.value is not None and record.value not in self.texts
             content = Content(record.timestamp, record.key, record.value, record.headers)
@@ -48,7 +48,7 @@ class RecordLedger(Ledger):
         return batch
 
     def ack(self, batch: Sent, offset: int) -> None:
-        Ledger.ack(self, batch, offset)
+        BatchLedger.ack(self, batch, offset)
         for index, record in enumerate(decode_batch(batch.raw)):
             assert record.value is not None
             self._put((batch.partition, offset + index), record.value)
@@ -92,10 +92,10 @@ class RecordLedger(Ledger):
         if content != found:
             raise Violation(f"the record at offset {offset} is {found}, but {content} was sent")
         if batch.partition != partition:
-            raise Violation(f"a record shows up in a partition that it was not sent to ({tell(batch)})")
+            raise Violation(f"a record shows up in a partition that it was not sent to ({describe(batch)})")
         for other, what in ((batch.seen, "read"), (batch.acked, "acknowledged")):
             if other is not None and other != offset - index:
-                raise Violation(f"a batch {what} at {other} lies at {offset - index} ({tell(batch)})")
+                raise Violation(f"a batch {what} at {other} lies at {offset - index} ({describe(batch)})")
         batch.seen = offset - index
         assert found.value is not None
         self._put(place, found.value)

@@ -32,10 +32,10 @@ from lakestream.pipeline.service import MEMBER_ID
 from lakestream.testing.lake.cluster import LakeCluster
 from lakestream.testing.lake.judgement import judge_lake
 from lakestream.testing.lake.operators import Operator
-from lakestream.testing.lake.other_engines import Foreigner
+from lakestream.testing.lake.other_engines import ForeignEngine
 from lakestream.testing.lake.pipeline_node import PipelineClasses, PipelineOptions
 from lakestream.testing.simulation.clients import Client, Consumer, IdempotentProducer, PlainProducer
-from lakestream.testing.simulation.cluster import Cluster
+from lakestream.testing.simulation.cluster import SimulatedCluster
 from lakestream.testing.simulation.event_loop import SimulatedLoop, run
 from lakestream.testing.simulation.ledger import Partition, Violation
 from lakestream.testing.simulation.mixes import LAKE_MIXES, LakeMix, Mix
@@ -84,14 +84,14 @@ def simulate_landing(
     parts = classes or Classes(), pipeline or PipelineClasses()
     try:
         with no_faults_logged():
-            return run(lambda loop: Landing(loop, seed, name, *parts).land(), f"landing-{seed}")
+            return run(lambda loop: LandingScenario(loop, seed, name, *parts).land(), f"landing-{seed}")
     except AssertionError as error:
         again = f'python -c "from lakestream.testing.lake.scenario import *; print(simulate_landing({seed}, {name!r}))"'
         error.add_note(f"seed {seed}, mix {name!r}; again: {again}")
         raise
 
 
-class Landing(Scenario):
+class LandingScenario(Scenario):
     """One run."""
 
     _last_link = 2
@@ -105,7 +105,7 @@ class Landing(Scenario):
     def _mixes(self) -> Mapping[str, Mix]:
         return LAKE_MIXES
 
-    def _make_cluster(self, brokers: int, options: NodeOptions, classes: Classes) -> Cluster:
+    def _make_cluster(self, brokers: int, options: NodeOptions, classes: Classes) -> SimulatedCluster:
         chance, mix = self._chance, self._lake_mix
         members = chance.choice(MEMBERS) if not mix.members else mix.members
         pipeline = PipelineOptions(
@@ -151,7 +151,7 @@ class Landing(Scenario):
         max_bytes = chance.choice((1, 300, 1 << 20))
         readers = [Consumer(cluster, "consumer", partitions, max_bytes), Replayer(cluster, "replayer", partitions, 400)]
         expire = chance.random() < 0.5
-        others = [Foreigner(cluster, f"other-{n}", "main", expire) for n in range(self._lake_mix.foreigners)]
+        others = [ForeignEngine(cluster, f"other-{n}", "main", expire) for n in range(self._lake_mix.foreigners)]
         people = [Operator(cluster, f"operator-{n}", self._topics[:]) for n in range(self._lake_mix.operators)]
         work = [self._spawn(f"client-{n}", worker) for n, worker in enumerate(workers)]
         side = [self._spawn(f"reader-{n}", reader.run()) for n, reader in enumerate(readers)]
@@ -204,7 +204,7 @@ class Landing(Scenario):
             await asyncio.sleep(0.2)
             self._check()
 
-    def _landing_report(self, others: list[Foreigner]) -> LandingReport:
+    def _landing_report(self, others: list[ForeignEngine]) -> LandingReport:
         cluster = self._cluster
         figures = [other.figures for other in others]
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from lakestream.data.memory import MemoryWal
 from lakestream.data.tables.stores.table_store import key_below
 from lakestream.errors import Exists, Missing, Retry, Unknown
-from lakestream.testing.faults import Link, at_once
+from lakestream.testing.faults import Link, run_without_waiting
 from lakestream.testing.simulation.threads import wait_for
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class MemoryTables:
 
     def read(self, uri: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         if uri not in self.files:
-            return [bytes(one) for one in at_once(self._wal.read(key_below(self.root, uri), ranges))]
+            return [bytes(one) for one in run_without_waiting(self._wal.read(key_below(self.root, uri), ranges))]
         return [self.files[uri][start : start + length] for start, length in ranges]
 
     def list(self, prefix: str) -> list[tuple[str, int]]:

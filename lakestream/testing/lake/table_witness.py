@@ -26,7 +26,7 @@ from lakestream.model.catalog.tables import CommitTables, NoteRemoved, TableChan
 from lakestream.model.commands import ENVELOPE
 from lakestream.model.state import Outcome, State
 from lakestream.testing.lake.care_witness import CareWitness
-from lakestream.testing.lake.live_files import LiveFile, Rows, live_files, reachable, read_rows
+from lakestream.testing.lake.live_files import Rows, SnapshotFile, live_files, reachable, read_rows
 from lakestream.testing.lake.record_ledger import Content, RecordLedger
 from lakestream.testing.lake.table_store import MemoryTables
 from lakestream.testing.simulation.ledger import Auditor, Violation
@@ -219,7 +219,7 @@ class TableWitness:
         if told != true:
             raise Violation(f"after {who} the table's progress is {told}, and the state's {true}")
 
-    def _cells(self, files: list[LiveFile]) -> tuple[dict[Cell, Content], dict[Cell, int]]:
+    def _cells(self, files: list[SnapshotFile]) -> tuple[dict[Cell, Content], dict[Cell, int]]:
         """The rows, and their hashes."""
         found: dict[Cell, Content] = {}
         hashes: dict[Cell, int] = {}

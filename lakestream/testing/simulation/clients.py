@@ -13,7 +13,7 @@ from typing import TypeVar
 from lakestream.errors import Corrupt, Fenced, LakestreamError, Rejected, Retry, Unknown
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.reasons import Reason
-from lakestream.testing.simulation.cluster import Cluster, Request, Wire
+from lakestream.testing.simulation.cluster import Request, SimulatedCluster, Wire
 from lakestream.testing.simulation.ledger import Partition, Sent, Violation
 from lakestream.testing.simulation.node import Node
 
@@ -28,7 +28,7 @@ GONE = (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_STREAM)
 class Client:
     """What all clients share: a connection to some broker, and another one when it fails."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
         self.chance = Random(f"{name}-{cluster.seed}")
@@ -69,7 +69,7 @@ class Client:
 class PlainProducer(Client):
     """Sends each batch once, whatever comes of it."""
 
-    def __init__(self, cluster: Cluster, name: str, partitions: list[Partition], batches: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str, partitions: list[Partition], batches: int) -> None:
         super().__init__(cluster, name)
         self._partitions = partitions
         self._left = batches
@@ -98,7 +98,7 @@ async def _produce(node: Node, batch: Sent) -> int:
     return await node.produce(*batch.partition, batch.raw)
 
 
-class Window:
+class InFlightBatches:
     """One partition of an idempotent producer: what is under way, and the next sequence number.
 
     `flight` begins with the first batch that is not acknowledged: later ones that are count too, since brokers remember
@@ -115,9 +115,9 @@ class Window:
 class IdempotentProducer(Client):
     """See above."""
 
-    def __init__(self, cluster: Cluster, name: str, partitions: list[Partition], batches: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str, partitions: list[Partition], batches: int) -> None:
         super().__init__(cluster, name)
-        self._windows = [Window(partition) for partition in partitions]
+        self._windows = [InFlightBatches(partition) for partition in partitions]
         self._left = batches
         self._id = -1
         self._epoch = 0
@@ -162,7 +162,7 @@ class IdempotentProducer(Client):
         except LakestreamError as error:
             return error
 
-    def _settle(self, window: Window, sent: list[Sent], results: list[int | LakestreamError]) -> None:
+    def _settle(self, window: InFlightBatches, sent: list[Sent], results: list[int | LakestreamError]) -> None:
         failed = False
         for batch, result in zip(sent, results, strict=True):
             if isinstance(result, int):
@@ -179,7 +179,7 @@ class IdempotentProducer(Client):
         while window.flight and (window.gone or window.flight[0].acked is not None):
             del window.flight[0]
 
-    def _refused(self, window: Window, error: Rejected, first: bool) -> None:
+    def _refused(self, window: InFlightBatches, error: Rejected, first: bool) -> None:
         if error.reason in GONE:
             window.gone = True
         elif error.reason == Reason.OUT_OF_ORDER and first:
@@ -202,7 +202,7 @@ class IdempotentProducer(Client):
 class Consumer(Client):
     """Follows all partitions until told to stop; whatever it gets has to fit to what everybody else got."""
 
-    def __init__(self, cluster: Cluster, name: str, partitions: list[Partition], max_bytes: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str, partitions: list[Partition], max_bytes: int) -> None:
         super().__init__(cluster, name)
         self._positions = dict.fromkeys(partitions, 0)
         self._max_bytes = max_bytes
@@ -256,10 +256,10 @@ class Consumer(Client):
         self._positions[partition] = start
 
 
-class Committer(Client):
+class OffsetCommitter(Client):
     """Commits growing offsets for a group of its own, and looks at them through other brokers (L6)."""
 
-    def __init__(self, cluster: Cluster, name: str, partition: Partition) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str, partition: Partition) -> None:
         super().__init__(cluster, name)
         self._partition = partition
         self._acked = -1

@@ -14,9 +14,9 @@ from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import LakestreamError, Retry, Unknown
 from lakestream.metadata.replica import Replica
 from lakestream.model.levels import NEWEST
-from lakestream.testing.faults import NO_FAULTS, Faults, FaultyLog, FaultyWal, Link
+from lakestream.testing.faults import NO_FAULTS, FaultyLog, FaultyWal, Link, StoreFaults
 from lakestream.testing.simulation.event_loop import Process, SimClock, SimulatedLoop
-from lakestream.testing.simulation.ledger import AuditedLog, AuditedWal, Auditor, Ledger, Violation
+from lakestream.testing.simulation.ledger import AuditedLog, AuditedWal, Auditor, BatchLedger, Violation
 from lakestream.testing.simulation.node import CANNOT_START, Classes, Node, NodeOptions
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ Request = Callable[[Node], Coroutine[Any, Any, T]]
 CLIENT_LATENCY_S = (0.0002, 0.003)
 
 
-class Life(Protocol):
+class MemberProcess(Protocol):
     """What a member's process runs."""
 
     @property
@@ -38,9 +38,9 @@ class Life(Protocol):
 class ClusterFaults:
     """What goes wrong between the brokers and the stores, and between clients and brokers."""
 
-    log: Faults = NO_FAULTS
-    wal: Faults = NO_FAULTS
-    tables: Faults = NO_FAULTS
+    log: StoreFaults = NO_FAULTS
+    wal: StoreFaults = NO_FAULTS
+    tables: StoreFaults = NO_FAULTS
     wire_lost: float = 0.0
     """How often a request's answer is lost on its way to the client."""
     skew_ms: int = 0
@@ -63,7 +63,7 @@ class Seat:
         """The newest feature level that the code of this member knows; a restart brings the newest code."""
 
 
-class Cluster:
+class SimulatedCluster:
     """The brokers, their stores, and the witnesses."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Cluster:
         self.loop = loop
         self.faults = faults
         self.violations: list[Violation] = []
-        self.ledger = Ledger()
+        self.ledger = BatchLedger()
         self.auditor = Auditor(self.violations.append)
         self.log = AuditedLog(self.auditor)
         self.wal = AuditedWal(self.auditor, self.violations.append)
@@ -105,7 +105,7 @@ class Cluster:
         process = seat.process = Process(f"{seat.name}.{seat.incarnations}", self.loop)
         process.start(self._live(seat, process, self._sit_down(seat, process)))
 
-    def _sit_down(self, seat: Seat, process: Process) -> Life:
+    def _sit_down(self, seat: Seat, process: Process) -> MemberProcess:
         """Make what the process runs."""
         log_link = self._link("log", self.faults.log, seat, process)
         wal_link = self._link("wal", self.faults.wal, seat, process)
@@ -128,11 +128,11 @@ class Cluster:
             seat.level,
         )
 
-    def _link(self, store: str, faults: Faults, seat: Seat, process: Process) -> Link:
+    def _link(self, store: str, faults: StoreFaults, seat: Seat, process: Process) -> Link:
         chance = Random(f"{store}-{process.name}-{self.seed}")
         return Link(self.loop, process, chance, faults, lambda: self.kill(seat, process))
 
-    async def _live(self, seat: Seat, process: Process, node: Life) -> None:
+    async def _live(self, seat: Seat, process: Process, node: MemberProcess) -> None:
         name, replica = process.name, node.replica
         replica.on_fold.append(lambda: self._compare(name, node))
         try:
@@ -144,7 +144,7 @@ class Cluster:
             self.violations.append(violation)
         self.kill(seat, process)
 
-    def _compare(self, name: str, node: Life) -> None:
+    def _compare(self, name: str, node: MemberProcess) -> None:
         if node.replica.halted is not None and not _outdated(node.replica):
             self.violations.append(Violation(f"{name} halted: {node.replica.halted}"))
         elif node.replica.halted is None:
@@ -214,7 +214,7 @@ def _outdated(replica: Replica) -> bool:
 class Wire:
     """A client's connection to one incarnation of a broker. Requests arrive in order; the broker answers each."""
 
-    def __init__(self, cluster: Cluster, seat: Seat, chance: Random) -> None:
+    def __init__(self, cluster: SimulatedCluster, seat: Seat, chance: Random) -> None:
         self.seat = seat
         self._cluster = cluster
         self._loop = cluster.loop

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from lakestream.testing.simulation.threads import Worker, Workers
+from lakestream.testing.simulation.threads import SimulatedThread, SimulatedThreads
 
 T = TypeVar("T")
 Jobs = deque[tuple[Callable[[], Any], asyncio.Future[Any]]]
@@ -101,7 +101,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._queues: dict[Process, None] = {}
         self._finished = False
-        self._workers = Workers()
+        self._workers = SimulatedThreads()
 
     def time(self) -> float:
         return self._now
@@ -177,7 +177,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         worker.begin(jobs[0][0])
         self._look(process, jobs, worker)
 
-    def _look(self, process: Process, jobs: Jobs, worker: Worker) -> None:
+    def _look(self, process: Process, jobs: Jobs, worker: SimulatedThread) -> None:
         """The baton came back."""
         if worker.request is not None:
             asked = process.start(worker.request())
@@ -194,7 +194,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         else:
             done.set_result(worker.result)
 
-    def _answer(self, process: Process, jobs: Jobs, worker: Worker, asked: "asyncio.Task[Any]") -> None:
+    def _answer(self, process: Process, jobs: Jobs, worker: SimulatedThread, asked: "asyncio.Task[Any]") -> None:
         error = asked.exception()
         worker.answer(None if error is not None else asked.result(), error)
         self._look(process, jobs, worker)

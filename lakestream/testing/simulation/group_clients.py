@@ -12,7 +12,7 @@ from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.reasons import Reason
 from lakestream.stream.groups.waiting_members import Joined, JoinRequest, MemberIdRequired, Synced, SyncRequest
 from lakestream.testing.simulation.clients import Client
-from lakestream.testing.simulation.cluster import Cluster, Wire
+from lakestream.testing.simulation.cluster import SimulatedCluster, Wire
 from lakestream.testing.simulation.ledger import Violation
 from lakestream.testing.simulation.node import Node
 
@@ -23,10 +23,12 @@ LOOK_AGAIN = (Reason.NOT_COORDINATOR, Reason.COORDINATOR_UNAVAILABLE)
 START_OVER = (Reason.UNKNOWN_GROUP_MEMBER, Reason.FENCED_INSTANCE, Reason.STALE_GENERATION, Reason.UNKNOWN_GROUP)
 
 
-class GroupMember(Client):
+class GroupConsumer(Client):
     """One consumer of a group; `settled` as long as it has its place in a generation."""
 
-    def __init__(self, cluster: Cluster, name: str, group: str, streams: list[int], instance: str | None) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, name: str, group: str, streams: list[int], instance: str | None
+    ) -> None:
         super().__init__(cluster, name)
         self._group = group
         self._streams = streams

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 
 from lakestream.model.batches.wal_object import checkpoint_prefix
 from lakestream.model.state import State
-from lakestream.testing.simulation.cluster import Cluster
+from lakestream.testing.simulation.cluster import SimulatedCluster
 from lakestream.testing.simulation.ledger import Violation
 from lakestream.testing.simulation.node import Node
 
 ROUNDS = 5
 
 
-async def judge(cluster: Cluster, topics: Sequence[bytes]) -> None:
+async def judge(cluster: SimulatedCluster, topics: Sequence[bytes]) -> None:
     """Raises Violation. Whatever wall clocks did, cluster time went on, and dead objects are collected (L14)."""
     for seat in cluster.seats:
         assert seat.node is not None and seat.process is not None
@@ -35,14 +35,14 @@ def _check_topics(state: State) -> None:
         raise Violation(f"something is remembered of streams that are gone: {sorted(gone)}")
 
 
-async def _read_all(cluster: Cluster, node: Node, topics: Sequence[bytes]) -> None:
+async def _read_all(cluster: SimulatedCluster, node: Node, topics: Sequence[bytes]) -> None:
     """Every offset from start to end through one broker."""
     for topic in topics:
         for number in range(len(cluster.auditor.state.topics.by_id[topic].streams)):
             await _read_partition(cluster, node, topic, number)
 
 
-async def _read_partition(cluster: Cluster, node: Node, topic: bytes, number: int) -> None:
+async def _read_partition(cluster: SimulatedCluster, node: Node, topic: bytes, number: int) -> None:
     ledger, partition = cluster.ledger, (topic, number)
     start, end = await node.bounds(topic, number)
     bases, position = [], start
@@ -57,7 +57,7 @@ async def _read_partition(cluster: Cluster, node: Node, topic: bytes, number: in
     ledger.check_whole(partition, (await node.bounds(topic, number))[0], end, bases, f"broker {node.id}")
 
 
-async def _check_leaks(cluster: Cluster) -> None:
+async def _check_leaks(cluster: SimulatedCluster) -> None:
     """After a round of the collector nothing is left that nobody owns."""
     leaked: set[str] = set()
     for _ in range(ROUNDS):

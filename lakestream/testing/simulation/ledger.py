@@ -50,7 +50,7 @@ class Sent:
 
 
 @dataclass(slots=True)
-class Ledger:
+class BatchLedger:
     """What clients were told and what they read."""
 
     sent: dict[bytes, Sent] = field(default_factory=dict)
@@ -66,9 +66,9 @@ class Ledger:
 
     def ack(self, batch: Sent, offset: int) -> None:
         if batch.acked is not None and batch.acked != offset:
-            raise Violation(f"a batch was acknowledged at {batch.acked}, and again at {offset} ({tell(batch)})")
+            raise Violation(f"a batch was acknowledged at {batch.acked}, and again at {offset} ({describe(batch)})")
         if batch.seen is not None and batch.seen != offset:
-            raise Violation(f"a batch was read at {batch.seen}, but acknowledged at {offset} ({tell(batch)})")
+            raise Violation(f"a batch was read at {batch.seen}, but acknowledged at {offset} ({describe(batch)})")
         batch.acked = offset
         self.ends[batch.partition] = max(self.ends.get(batch.partition, 0), offset + batch.count)
 
@@ -97,11 +97,11 @@ class Ledger:
         if batch is None:
             raise Violation(f"the bytes at offset {base} are not what any client sent")
         if batch.partition != partition:
-            raise Violation(f"a batch shows up in a partition that it was not sent to ({tell(batch)})")
+            raise Violation(f"a batch shows up in a partition that it was not sent to ({describe(batch)})")
         if batch.seen is not None and batch.seen != base:
-            raise Violation(f"a batch is doubled: at {batch.seen} and at {base} ({tell(batch)})")
+            raise Violation(f"a batch is doubled: at {batch.seen} and at {base} ({describe(batch)})")
         if batch.acked is not None and batch.acked != base:
-            raise Violation(f"a batch acknowledged at {batch.acked} lies at {base} ({tell(batch)})")
+            raise Violation(f"a batch acknowledged at {batch.acked} lies at {base} ({describe(batch)})")
         batch.seen = base
 
     def check_whole(self, partition: Partition, start: int, end: int, bases: Sequence[int], reader: str) -> None:
@@ -111,15 +111,17 @@ class Ledger:
             if batch.partition != partition:
                 continue
             if batch.acked is not None and batch.acked >= start and not self._is_served(batch, served, end):
-                raise Violation(f"an acknowledged batch is lost for {reader} ({tell(batch)}; log is [{start}, {end}))")
+                raise Violation(
+                    f"an acknowledged batch is lost for {reader} ({describe(batch)}; log is [{start}, {end}))"
+                )
             if batch.acked is None and not batch.unsure and batch.seen is not None:
-                raise Violation(f"a batch that was refused each time is in the log at {batch.seen} ({tell(batch)})")
+                raise Violation(f"a batch that was refused each time is in the log at {batch.seen} ({describe(batch)})")
 
     def _is_served(self, batch: Sent, served: set[int], end: int) -> bool:
         return batch.acked in served
 
 
-def tell(batch: Sent) -> str:
+def describe(batch: Sent) -> str:
     pid, epoch, sequence = struct.unpack_from(">qhi", batch.raw, 43)
     return f"partition {batch.partition[1]}, producer {pid}, epoch {epoch}, sequence {sequence}, {batch.count} records"
 

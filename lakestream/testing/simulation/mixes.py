@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lakestream.testing.faults import Faults
+from lakestream.testing.faults import StoreFaults
 from lakestream.testing.lake.pipeline_node import EngineFaults
 from lakestream.testing.simulation.cluster import ClusterFaults
 
@@ -20,9 +20,11 @@ class Mix:
     """The brokers begin with the code of the first feature level; each restart brings the newest (L3)."""
 
 
-_LOSSY = Faults(refused=0.02, request_lost=0.02, answer_lost=0.05, late=0.03, slow=0.02, hint_lost=0.3)
-_CRASHY = Faults(crash_before=0.004, crash_after=0.004, answer_lost=0.01)
-_BAD_STORE = Faults(latency_s=(0.002, 0.1), refused=0.08, request_lost=0.04, answer_lost=0.05, late=0.05, slow=0.05)
+_LOSSY = StoreFaults(refused=0.02, request_lost=0.02, answer_lost=0.05, late=0.03, slow=0.02, hint_lost=0.3)
+_CRASHY = StoreFaults(crash_before=0.004, crash_after=0.004, answer_lost=0.01)
+_BAD_STORE = StoreFaults(
+    latency_s=(0.002, 0.1), refused=0.08, request_lost=0.04, answer_lost=0.05, late=0.05, slow=0.05
+)
 
 MIXES = {
     "calm": Mix(faults=ClusterFaults()),
@@ -30,16 +32,16 @@ MIXES = {
     "crash between any two steps": Mix(faults=ClusterFaults(log=_CRASHY, wal=_CRASHY), kill_every_s=6.0),
     "paused brokers": Mix(faults=ClusterFaults(wire_lost=0.01), pause_every_s=2.0),
     "object-store errors": Mix(faults=ClusterFaults(wal=_BAD_STORE)),
-    "cut off": Mix(faults=ClusterFaults(log=Faults(answer_lost=0.01)), cut_every_s=3.0),
+    "cut off": Mix(faults=ClusterFaults(log=StoreFaults(answer_lost=0.01)), cut_every_s=3.0),
     "rolling upgrade": Mix(
         faults=ClusterFaults(log=_CRASHY, wire_lost=0.01), kill_every_s=3.0, pause_every_s=8.0, upgrade=True
     ),
     "wrong clocks": Mix(faults=ClusterFaults(skew_ms=5_000), kill_every_s=8.0, jump_every_s=1.5),
     "everything": Mix(
         faults=ClusterFaults(
-            log=Faults(refused=0.01, request_lost=0.01, answer_lost=0.03, late=0.02, slow=0.02, crash_before=0.002,
+            log=StoreFaults(refused=0.01, request_lost=0.01, answer_lost=0.03, late=0.02, slow=0.02, crash_before=0.002,
                        crash_after=0.002, hint_lost=0.2),
-            wal=Faults(latency_s=(0.002, 0.05), refused=0.03, request_lost=0.02, answer_lost=0.02, late=0.02,
+            wal=StoreFaults(latency_s=(0.002, 0.05), refused=0.03, request_lost=0.02, answer_lost=0.02, late=0.02,
                        slow=0.02, crash_before=0.002, crash_after=0.002),
             wire_lost=0.02,
             skew_ms=60_000,
@@ -74,7 +76,7 @@ LAKE_MIXES = {
     ),
     "paused": LakeMix(faults=ClusterFaults(wire_lost=0.01), pause_every_s=1.0),
     "store errors": LakeMix(faults=ClusterFaults(wal=_BAD_STORE, tables=_BAD_STORE)),
-    "cut off": LakeMix(faults=ClusterFaults(log=Faults(answer_lost=0.01)), cut_every_s=1.5),
+    "cut off": LakeMix(faults=ClusterFaults(log=StoreFaults(answer_lost=0.01)), cut_every_s=1.5),
     "everything": LakeMix(
         faults=ClusterFaults(
             log=MIXES["everything"].faults.log, wal=MIXES["everything"].faults.wal,

@@ -40,7 +40,7 @@ from lakestream.stream.housekeeping.long_topics import LongTopics, create_topic
 from lakestream.stream.housekeeping.merging import MoveLimits
 from lakestream.stream.housekeeping.mover import Mover
 from lakestream.stream.housekeeping.retention import Expiry, Retention
-from lakestream.stream.housekeeping.upkeep import Schedule, Upkeep
+from lakestream.stream.housekeeping.upkeep import Upkeep, UpkeepSchedule
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
@@ -49,7 +49,7 @@ from lakestream.testing.lake.node_catalog import NodeCatalog
 
 CHECKPOINT_S = 0.3
 SETTINGS = Settings(group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200)
-SCHEDULE = Schedule(collect_s=2.0, retention_s=1.5, move_s=0.7)
+SCHEDULE = UpkeepSchedule(collect_s=2.0, retention_s=1.5, move_s=0.7)
 MOVE_LIMITS = MoveLimits(
     quiet_ms=500, many_entries=6, window_entries=3, growth=2, dead_age_ms=1000, dead_bytes=100, write_timeout_s=3.0
 )
@@ -84,7 +84,7 @@ class Classes:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchResult:
     """What a reader gets: the log's bounds, and whole batches from the one that holds the offset."""
 
     start: int
@@ -178,7 +178,7 @@ class Node:
 
     # -- fetch ------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, topic: bytes, partition: int, offset: int, max_bytes: int, wait_s: float) -> Fetched:
+    async def fetch(self, topic: bytes, partition: int, offset: int, max_bytes: int, wait_s: float) -> FetchResult:
         """Batches from `offset` on; waits for some if there are none. Raises Rejected, only when current."""
         deadline = self._clock.monotonic() + wait_s
         current = False
@@ -199,7 +199,7 @@ class Node:
             data = b"".join(views)
             left = deadline - self._clock.monotonic()
             if data or left <= 0:
-                return Fetched(stream.start, stream.next, data, sequence)
+                return FetchResult(stream.start, stream.next, data, sequence)
             if self._find(topic, partition) is stream and stream.next == seen:
                 await self.waiting.wait([stream.id], left)
 

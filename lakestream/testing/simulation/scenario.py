@@ -19,10 +19,10 @@ from lakestream.model.cluster_time import BEHIND_MS
 from lakestream.model.groups.group import GroupState
 from lakestream.model.levels import FIRST, NEWEST
 from lakestream.stream.limits import AppendLimits, ReadLimits
-from lakestream.testing.simulation.clients import Client, Committer, Consumer, IdempotentProducer, PlainProducer
-from lakestream.testing.simulation.cluster import Cluster
+from lakestream.testing.simulation.clients import Client, Consumer, IdempotentProducer, OffsetCommitter, PlainProducer
+from lakestream.testing.simulation.cluster import SimulatedCluster
 from lakestream.testing.simulation.event_loop import Process, SimulatedLoop, run
-from lakestream.testing.simulation.group_clients import GroupMember
+from lakestream.testing.simulation.group_clients import GroupConsumer
 from lakestream.testing.simulation.judgement import judge
 from lakestream.testing.simulation.ledger import Partition, Violation
 from lakestream.testing.simulation.mixes import MIXES, Mix
@@ -44,7 +44,7 @@ CONFIGS: tuple[dict[str, str], ...] = ({}, {}, {}, {"retention.bytes": "1500"}, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class SimulationReport:
     """What a run did, so that one sees that it did something."""
 
     seed: int
@@ -58,7 +58,7 @@ class Report:
     seconds: float
 
 
-def simulate(seed: int, mix: str = "", classes: Classes | None = None) -> Report:
+def simulate(seed: int, mix: str = "", classes: Classes | None = None) -> SimulationReport:
     """One run. Raises Violation (or SimulationError) with the seed in it if the contract is broken."""
     name = mix or list(MIXES)[seed % len(MIXES)]
     try:
@@ -131,10 +131,10 @@ class Scenario:
     def _mixes(self) -> Mapping[str, Mix]:
         return MIXES
 
-    def _make_cluster(self, brokers: int, options: NodeOptions, classes: Classes) -> Cluster:
-        return Cluster(self._loop, self._seed, brokers, self._mix.faults, options, classes)
+    def _make_cluster(self, brokers: int, options: NodeOptions, classes: Classes) -> SimulatedCluster:
+        return SimulatedCluster(self._loop, self._seed, brokers, self._mix.faults, options, classes)
 
-    async def run(self) -> Report:
+    async def run(self) -> SimulationReport:
         cluster, chance = self._cluster, self._chance
         for seat in cluster.seats:
             cluster.start(seat)
@@ -148,7 +148,7 @@ class Scenario:
         workers.append(PlainProducer(cluster, "plain", partitions, chance.randint(5, 25)).run())
         max_bytes = chance.choice((1, 300, 1 << 20))
         followers = [Consumer(cluster, f"consumer-{n}", partitions, max_bytes).run() for n in range(2)]
-        followers.append(Committer(cluster, "group", partitions[0]).run())
+        followers.append(OffsetCommitter(cluster, "group", partitions[0]).run())
         crew = self._crew(partitions[0][0])
         followers += [member.run() for member in crew]
         work = [self._spawn(f"client-{n}", worker) for n, worker in enumerate(workers)]
@@ -172,14 +172,14 @@ class Scenario:
             raise Violation(f"the feature level is {level} at the end, though every member knows {NEWEST}")
         return self._report(sum(producer.bumps for producer in producers))
 
-    def _crew(self, topic: bytes) -> list[GroupMember]:
+    def _crew(self, topic: bytes) -> list[GroupConsumer]:
         """A group whose members share the topic's partitions; one may be static."""
         streams = self._cluster.auditor.state.topics.by_id[topic].streams
         statics = self._chance.choice((None, "static"))
         names = [(f"member-{n}", statics if n == 0 else None) for n in range(self._chance.randint(1, 3))]
-        return [GroupMember(self._cluster, name, GROUP, streams, instance) for name, instance in names]
+        return [GroupConsumer(self._cluster, name, GROUP, streams, instance) for name, instance in names]
 
-    async def _settle(self, crew: list[GroupMember]) -> None:
+    async def _settle(self, crew: list[GroupConsumer]) -> None:
         """The group comes to rest: everybody in one generation, none but them."""
         deadline = self._loop.time() + HEALING_S
         while True:
@@ -283,9 +283,9 @@ class Scenario:
         await asyncio.sleep(QUIET_S + (BEHIND_MS / 1000 if self._mix.jump_every_s else 0))
         self._check()
 
-    def _report(self, bumps: int) -> Report:
+    def _report(self, bumps: int) -> SimulationReport:
         sent = self._cluster.ledger.sent.values()
-        return Report(
+        return SimulationReport(
             seed=self._seed,
             mix=self._name,
             acked=sum(batch.acked is not None for batch in sent),

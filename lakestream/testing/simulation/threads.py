@@ -17,7 +17,7 @@ class Killed(BaseException):
     """The simulation is over, and with it this thread. Nobody catches it."""
 
 
-class Worker(threading.Thread):
+class SimulatedThread(threading.Thread):
     """One thread, which waits for work, or for an answer, or works while whoever gave it the baton waits."""
 
     def __init__(self) -> None:
@@ -81,20 +81,20 @@ class Worker(threading.Thread):
             self._back.release()
 
 
-class Workers:
+class SimulatedThreads:
     """The threads of one simulation."""
 
     def __init__(self) -> None:
-        self._all: list[Worker] = []
-        self._idle: list[Worker] = []
+        self._all: list[SimulatedThread] = []
+        self._idle: list[SimulatedThread] = []
 
-    def take(self) -> Worker:
+    def take(self) -> SimulatedThread:
         if not self._idle:
-            self._idle.append(Worker())
+            self._idle.append(SimulatedThread())
             self._all.append(self._idle[-1])
         return self._idle.pop()
 
-    def give_back(self, worker: Worker) -> None:
+    def give_back(self, worker: SimulatedThread) -> None:
         self._idle.append(worker)
 
     def stop(self) -> None:
@@ -106,6 +106,6 @@ class Workers:
 def wait_for(request: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """For blocking code: what a coroutine gives that runs in the loop, as a part of the same process."""
     worker = threading.current_thread()
-    if not isinstance(worker, Worker):
+    if not isinstance(worker, SimulatedThread):
         raise RuntimeError("only work that was handed to a thread can wait")
     return worker.ask(request)
