@@ -1,4 +1,4 @@
-"""`lakestream metadata`: the state of the cluster, and its commands as they come, by a broker's HTTP port."""
+"""`lakestream metadata`: shows the state of the cluster and follows its commands, by a broker's HTTP port."""
 
 import asyncio
 import http.client
@@ -23,21 +23,21 @@ WAIT_MS = 10_000
 
 
 class UnknownPath(LakestreamError):
-    """The broker does not know the path: what it is about is off, or the broker is older than this command."""
+    """The broker does not serve the path: the feature is off, or the broker is older than this command."""
 
 
 @click.group(cls=HelpfulGroup)
 @group_bootstrap_option
 def metadata() -> None:
-    """Show the cluster's state, follow its commands."""
+    """Show the cluster's state, and follow its commands."""
 
 
 @metadata.command()
 @json_option
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @bootstrap_option
 def show(bootstrap: str, page: str | None, as_json: bool) -> None:
-    """Show the state that all commands so far have made."""
+    """Show the state of the cluster after all commands so far."""
     with _get(page or find_page(bootstrap), "/metadata", ANSWER_S) as answer:
         state = json.loads(answer.read())
     if as_json:
@@ -45,7 +45,7 @@ def show(bootstrap: str, page: str | None, as_json: bool) -> None:
         return
     simple = {key: value for key, value in state.items() if not isinstance(value, list | dict)}
     if simple:
-        print_table(("what", "value"), [(key, _cell(value)) for key, value in simple.items()])
+        print_table(("name", "value"), [(key, _cell(value)) for key, value in simple.items()])
     for key, value in state.items():
         if isinstance(value, list | dict) and value:
             _show_part(key, value)
@@ -53,12 +53,12 @@ def show(bootstrap: str, page: str | None, as_json: bool) -> None:
 
 @metadata.command()
 @json_option
-@click.option("--after", type=click.IntRange(min=0), help="Begin behind this sequence; else with what comes next.")
-@click.option("--max-commands", "-n", type=click.IntRange(min=1), help="Stop after so many.")
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@click.option("--after", type=click.IntRange(min=0), help="Begin after this sequence. Default: with new commands.")
+@click.option("--max-commands", "-n", type=click.IntRange(min=1), help="Stop after this number of commands.")
+@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @bootstrap_option
 def follow(bootstrap: str, page: str | None, after: int | None, max_commands: int | None, as_json: bool) -> None:
-    """Print commands as they are folded, one a line, until Ctrl-C."""
+    """Print commands as they are folded, one per line, until Ctrl-C."""
     page = page or find_page(bootstrap)
     if after is None:
         with _get(page, "/metadata", ANSWER_S) as answer:
@@ -73,7 +73,7 @@ def follow(bootstrap: str, page: str | None, after: int | None, max_commands: in
 
 
 def _commands(page: str, after: int) -> Iterator[dict[str, Any]]:
-    """Page by page, for ever: a broker waits for the next command before it answers that there is none."""
+    """Yield commands page by page, without end: a broker waits up to WAIT_MS for the next command."""
     while True:
         asked = urllib.parse.urlencode({"after": after, "wait_ms": WAIT_MS})
         for line in read_page(page, f"/metadata/commands?{asked}").splitlines():
@@ -92,13 +92,13 @@ def find_page(bootstrap: str) -> str:
                 for config in await client.configs(BROKER, str(broker.node_id)):
                     if config.name == "lakestream.http" and config.value:
                         return config.value
-        raise LakestreamError(f"the brokers at {bootstrap} name no HTTP port; give one with --http")
+        raise LakestreamError(f"the brokers at {bootstrap} report no HTTP port; give one with --http")
 
     return asyncio.run(run())
 
 
 def read_page(page: str, path: str) -> bytes:
-    """All that a broker's HTTP port answers at a path."""
+    """The body of a broker's answer at a path of its HTTP port."""
     with _get(page, path, ANSWER_S) as answer:
         return answer.read()
 
@@ -119,7 +119,7 @@ def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.
 
 
 def connect_page(page: str, timeout_s: float | None) -> http.client.HTTPConnection:
-    """Not connected yet: that happens with the first request."""
+    """A connection object; the first request connects it."""
     try:
         host, port = split_address(page.removeprefix("http://").rstrip("/"), 8181)
     except ValueError as error:
@@ -128,17 +128,17 @@ def connect_page(page: str, timeout_s: float | None) -> http.client.HTTPConnecti
 
 
 def refusal(url: str, status: int, body: bytes) -> LakestreamError:
-    """The reason that a broker gives, or whatever else was answered."""
-    said = body.decode(errors="replace")
+    """The broker's reason for an error status, or the answer's body if it gives none."""
+    text = body.decode(errors="replace")
     with suppress(ValueError):
-        told = json.loads(said)
-        if isinstance(told, dict) and isinstance(told.get("error"), str):
-            return LakestreamError(told["error"])
-    return (UnknownPath if status == 404 else LakestreamError)(f"{url} answers {status}: {said}")
+        answer = json.loads(text)
+        if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+            return LakestreamError(answer["error"])
+    return (UnknownPath if status == 404 else LakestreamError)(f"{url} answers {status}: {text}")
 
 
 def _show_part(name: str, part: Any) -> None:
-    """A list of objects, or an object of them, is a table with a column for all that any of them has."""
+    """Print a list of objects, or an object of objects, as a table with a column for every field."""
     if isinstance(part, dict):
         part = [{"name": key, **(one if isinstance(one, dict) else {"value": one})} for key, one in part.items()]
     columns = list(dict.fromkeys(key for one in part if isinstance(one, dict) for key in one))
@@ -159,10 +159,10 @@ def _show_command(command: dict[str, Any], as_json: bool) -> None:
 
 
 def _cell(value: Any) -> str | int | None:
-    """What fits in a table; of a list of objects only their number does (`--json` has them all)."""
+    """A value as a cell of a table. A list of objects becomes its length; `--json` prints the whole list."""
     if isinstance(value, list) and any(isinstance(one, dict) for one in value):
         return len(value)
     if isinstance(value, bool | float | list | dict):
         return json.dumps(value) if value not in ([], {}) else None
-    assert value is None or isinstance(value, str | int), "JSON has no other kinds"
+    assert value is None or isinstance(value, str | int), "JSON has no other types"
     return value

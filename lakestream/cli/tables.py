@@ -1,4 +1,4 @@
-"""`lakestream tables`: every topic's table, how far it is behind, and care of it, by a broker's HTTP port."""
+"""`lakestream tables`: lists the tables of topics and their lag, and requests care, by a broker's HTTP port."""
 
 import sys
 import time
@@ -20,26 +20,26 @@ from lakestream.errors import LakestreamError, NoTables
 F = TypeVar("F", bound=Callable[..., Any])
 POLL_S = 0.3
 AT_ONCE = 20
-"""So many topics are asked for at a time: a cluster notes a hundred requests, of everybody."""
+"""How many topics have a request at a time: a cluster holds a hundred requests, of all users together."""
 NO_PIPELINE_S = 15.0
-"""How long a pipeline may be away while somebody waits for its work."""
-DID_NOT, NOT_YET = 1, 2
-"""Exit codes: some request failed; nobody has done it yet."""
+"""How long a command waits for a pipeline to start."""
+FAILED, NOT_YET = 1, 2
+"""Exit codes: a request failed; a request waits for a pipeline."""
 
 
 def page_option(function: F) -> F:
     return click.option(
-        "--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's."
+        "--http", "page", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap."
     )(function)
 
 
 def care_options(function: F) -> F:
-    function = click.option("--no-wait", is_flag=True, help="Only ask for it; do not wait until it is done.")(function)
+    function = click.option("--no-wait", is_flag=True, help="Only note the request; do not wait for it.")(function)
     return json_option(page_option(bootstrap_option(function)))
 
 
-class _Below(click.Command):
-    """A command that takes the options given to its group, unless it was given its own."""
+class _TablesCommand(click.Command):
+    """A command that takes over the options given to its group, unless it has its own."""
 
     def invoke(self, ctx: click.Context) -> Any:
         assert ctx.parent is not None
@@ -53,17 +53,17 @@ def _was_typed(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-class _Above(HelpfulGroup):
-    command_class = _Below
+class _TablesGroup(HelpfulGroup):
+    command_class = _TablesCommand
 
 
-@click.group(cls=_Above, invoke_without_command=True)
+@click.group(cls=_TablesGroup, invoke_without_command=True)
 @json_option
 @page_option
 @bootstrap_option
 @click.pass_context
 def tables(context: click.Context, bootstrap: str, page: str | None, as_json: bool) -> None:
-    """List topics' tables and their lag, and take care of them. Without a command: list."""
+    """List the tables of topics and their lag, and take care of them. Without a command: list."""
     if context.invoked_subcommand is None:
         _list(bootstrap, page, as_json)
 
@@ -73,7 +73,7 @@ def tables(context: click.Context, bootstrap: str, page: str | None, as_json: bo
 @page_option
 @bootstrap_option
 def list_tables(bootstrap: str, page: str | None, as_json: bool) -> None:
-    """List every topic's table: what it holds, what waits, how old the oldest of that is, and what is wrong."""
+    """List every topic's table: rows and files, records that wait to land, the age of the oldest, and the state."""
     _list(bootstrap, page, as_json)
 
 
@@ -88,7 +88,7 @@ def _list(bootstrap: str, page: str | None, as_json: bool) -> None:
             [_row(one, told) for one in told["tables"]],
         )
     else:
-        say("there are no topics yet; make one with `lakestream topics create NAME`")
+        say("there are no topics yet; create one with `lakestream topics create NAME`")
     _say_trouble(told["pipeline"])
 
 
@@ -127,9 +127,9 @@ def _state(one: dict[str, Any], told: dict[str, Any]) -> str:
 
 def _say_trouble(pipeline: dict[str, Any]) -> None:
     if not pipeline["running"]:
-        unknown = " (Spark takes some seconds to start; if it stays so, the log of `lakestream serve` may say why)"
+        unknown = " (Spark takes some seconds to start; after a minute, see the log of `lakestream serve`)"
         why = f": {pipeline['trouble']}" if pipeline["trouble"] else unknown
-        say(f"no pipeline runs, so nothing lands and no care is taken{why}")
+        say(f"no pipeline runs, so no records land and tables get no care{why}")
 
 
 @tables.command()
@@ -153,7 +153,7 @@ def describe(topic: str, bootstrap: str, page: str | None, as_json: bool) -> Non
     for name in ("pinned_bytes", "pinned_metadata_bytes"):
         if name in one:
             about[name] = size_text(one[name])
-    print_table(("what", "value"), [(_words(name), _cell(value)) for name, value in about.items()])
+    print_table(("name", "value"), [(_words(name), _cell(value)) for name, value in about.items()])
     columns = ("partition", "start", "landed", "end", "waiting", "bytes_waiting")
     rows = [[part[column] for column in columns] for part in one["partitions"]]
     print_table([column.replace("_", " ") for column in columns], rows, title="partitions")
@@ -176,7 +176,7 @@ def _tables(page: str, topic: str | None = None) -> dict[str, Any]:
 
 @contextmanager
 def _tables_are_on(page: str) -> Iterator[None]:
-    """A broker without tables knows none of these pages."""
+    """Explain an unknown path: a broker that runs without tables serves none of these paths."""
     try:
         yield
     except UnknownPath:
@@ -192,51 +192,51 @@ def _quoted(topic: str) -> str:
 
 @tables.command()
 @click.argument("topics", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Rewrite every file, also those that are large and in order.")
+@click.option("--all", "everything", is_flag=True, help="Rewrite every file, large and sorted ones too.")
 @care_options
 def optimize(topics: tuple[str, ...], everything: bool, **how: Any) -> None:
-    """Rewrite small files into large sorted ones, without the rows that were deleted. No topic named: all."""
+    """Rewrite small files into large sorted ones, without deleted rows. Without TOPICS: all."""
     _care("optimize", topics, {"all": "true"} if everything else {}, **how)
 
 
 @tables.command()
 @click.argument("topics", nargs=-1)
-@click.option("--older-than", type=Duration(), metavar="1h", help="Which snapshots go; else as its history says.")
+@click.option("--older-than", type=Duration(), metavar="1h", help="Their age. Default: the history settings.")
 @care_options
 def expire(topics: tuple[str, ...], older_than: int | None, **how: Any) -> None:
-    """Forget old snapshots; files that only they reached are removed after a grace. No topic named: all."""
+    """Expire old snapshots; after a grace, delete files that only they reach. Without TOPICS: all."""
     _care("expire", topics, {} if older_than is None else {"older_than_ms": str(older_than)}, **how)
 
 
 @tables.command()
 @click.argument("topics", nargs=-1)
-@click.option("--older-than", type=Duration(), metavar="3d", help="How old files of others have to be; else 3 days.")
-@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--older-than", type=Duration(), metavar="3d", help="Age of other writers' files. Default: 3 days.")
+@click.option("--dry-run", is_flag=True, help="Count the files without deleting them.")
 @care_options
 def orphans(topics: tuple[str, ...], older_than: int | None, dry_run: bool, **how: Any) -> None:
-    """Remove files that no snapshot reaches: ours at once, those of others when they are old. No topic named: all."""
+    """Delete files that no snapshot reaches: the pipeline's own, and old ones of other writers. Without TOPICS: all."""
     arguments = {} if older_than is None else {"older_than_ms": str(older_than)}
     _care("orphans", topics, arguments | ({"dry_run": "true"} if dry_run else {}), **how)
 
 
 @tables.command()
 @click.argument("topic")
-@click.option("--where", required=True, metavar="SQL", help="Which rows, by the table's columns (DuckDB's SQL).")
+@click.option("--where", required=True, metavar="SQL", help="The condition, in DuckDB's SQL on the table's columns.")
 @care_options
 def delete(topic: str, where: str, **how: Any) -> None:
-    """Delete the rows of a topic's table that fulfil a condition: from the table and for consumers.
+    """Delete rows of a topic's table that meet a condition; consumers do not get them any more.
 
-    Records that have not landed yet are not touched.
+    Records that have not landed yet are not deleted.
     """
     _care("delete", (topic,), {"where": where}, **how)
 
 
 @tables.command()
 @click.argument("topics", nargs=-1)
-@click.option("--accept-loss", is_flag=True, help="Give up the rows of files that are lost for good.")
+@click.option("--accept-loss", is_flag=True, help="Drop lost files from the table, with their rows.")
 @care_options
 def repair(topics: tuple[str, ...], accept_loss: bool, **how: Any) -> None:
-    """Look at everything that a table consists of, say what is wrong, and release the topic if nothing is."""
+    """Check all files of a table, say what is wrong, and release the topic if all is well. Without TOPICS: all."""
     _care("repair", topics, {"accept_loss": "true"} if accept_loss else {}, **how)
 
 
@@ -244,7 +244,7 @@ def repair(topics: tuple[str, ...], accept_loss: bool, **how: Any) -> None:
 @click.argument("topics", nargs=-1, required=True)
 @care_options
 def release(topics: tuple[str, ...], **how: Any) -> None:
-    """Let held topics land again, without looking what held them. The next round tells if it is still wrong."""
+    """Let held topics land again without a check. If the cause is still there, the next round holds them again."""
     _care("release", topics, {}, **how)
 
 
@@ -252,7 +252,7 @@ def _care(
     kind: str, topics: Sequence[str], arguments: dict[str, str], *, bootstrap: str, page: str | None, as_json: bool,
     no_wait: bool,
 ) -> None:  # fmt: skip
-    """Ask for it for each topic, a few at a time, until all is done. Exits with the worst that happened."""
+    """Request care of each topic, AT_ONCE at a time, and wait for the answers. Exits with the worst exit code."""
     page = page or find_page(bootstrap)
     if not topics:
         topics = [one["topic"] for one in _tables(page)["tables"] if one["table"]]
@@ -273,21 +273,21 @@ def _care(
         if not as_json:
             click.echo(f"{one['topic']}: {_answer(one)}")
         if not no_wait and _code(one) == NOT_YET:
-            # Nobody is there: what was asked for stays noted, and more would only fill the place where it is noted.
+            # No pipeline runs. The requests stay noted; more of them would only fill the list of requests.
             patience_s = 0.0
-            _say_not_asked(left)
+            _say_not_requested(left)
     if as_json:
         print_json(answers)
     sys.exit(0 if no_wait else max(map(_code, answers), default=0))
 
 
 def _code(one: dict[str, Any]) -> int:
-    return 0 if one["status"] == "done" else DID_NOT if one["status"] == "failed" else NOT_YET
+    return 0 if one["status"] == "done" else FAILED if one["status"] == "failed" else NOT_YET
 
 
-def _say_not_asked(left: "deque[str]") -> None:
+def _say_not_requested(left: "deque[str]") -> None:
     if left:
-        say(f"nothing was asked for {len(left):,} more topics, {left[0]} to {left[-1]}")
+        say(f"{len(left):,} more topics, {left[0]} to {left[-1]}, have no request: run this again with a pipeline")
         left.clear()
 
 
@@ -304,14 +304,14 @@ def _figure(name: str, value: int) -> str:
 
 
 def _await(page: str, one: dict[str, Any], as_json: bool, patience_s: float) -> dict[str, Any]:
-    """The last answer: done or failed; or as it is when nobody is there to do it."""
+    """Poll a request until it is done or failed, or until no pipeline has run for `patience_s`; its last status."""
     said, alone_s = "", 0.0
     while one["status"] not in ("done", "failed"):
         alone_s = 0.0 if one["pipeline"]["running"] else alone_s + POLL_S
         if alone_s and alone_s >= patience_s:
             if patience_s:
                 _say_trouble(one["pipeline"])
-            say(f"{one['topic']}: the request stays noted, and is done when a pipeline comes")
+            say(f"{one['topic']}: the request stays noted; the next pipeline does it")
             break
         if one["text"] and one["text"] != said and not as_json:
             said = one["text"]
@@ -319,7 +319,7 @@ def _await(page: str, one: dict[str, Any], as_json: bool, patience_s: float) -> 
         try:
             one = get_json(page, f"/care/{one['request']}")
         except LakestreamError as error:
-            raise LakestreamError(f"it is not known what became of the request {one['request']}: {error}") from None
+            raise LakestreamError(f"the outcome of request {one['request']} is not known: {error}") from None
         if one["status"] not in ("done", "failed"):
             time.sleep(POLL_S)
     return one

@@ -1,4 +1,4 @@
-"""`lakestream verify`: is everything that was acked still there, once and unchanged?"""
+"""`lakestream verify`: checks that every acknowledged record is still there, once and unchanged."""
 
 import asyncio
 import sys
@@ -20,21 +20,21 @@ from lakestream.protocol.kafka.messages.fetch import FetchPartition, FetchReques
 
 FETCH_BYTES = 4 << 20
 FETCH_ATTEMPTS = 4
-"""A broker that cannot read says so; the checker asks a few times and then tells it as a finding."""
+"""How often a fetch is tried before its failure becomes a finding."""
 FINDINGS_SHOWN = 100
 
 
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option("--no-grace", is_flag=True, help="Also name what the collector and the sweep would still remove.")
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@click.option("--no-grace", is_flag=True, help="Report leftovers at once, also those that still await removal.")
+@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @json_option
 @bootstrap_option
 def verify(topics: tuple[str, ...], no_grace: bool, page: str | None, bootstrap: str, as_json: bool) -> None:
     """Check that every record is still there, once and unchanged, in the stream and in the table.
 
-    All topics are checked, or those named. The folder or bucket of the cluster has to be readable from here. The exit
-    code is 0 if all is well, 1 if something was found, 2 if it could not be checked.
+    Checks the named topics; without names, all. The cluster's folder or bucket has to be readable from this machine.
+    The exit code is 0 if all is well, 1 if there are findings, 2 if the check could not be made.
     """
     try:
         report = asyncio.run(_verify(bootstrap, page, topics, not no_grace))
@@ -67,11 +67,11 @@ async def find_page(client: ClusterClient, bootstrap: str) -> str:
         for config in await client.configs(BROKER, str(broker.node_id)):
             if config.name == "lakestream.http" and config.value:
                 return config.value
-    raise LakestreamError(f"the brokers at {bootstrap} name no HTTP port; give one with --http")
+    raise LakestreamError(f"the brokers at {bootstrap} report no HTTP port; give one with --http")
 
 
 class Brokers:
-    """A cluster, by its Kafka and HTTP ports."""
+    """The cluster as the checker reads it, by the brokers' Kafka and HTTP ports."""
 
     def __init__(self, client: ClusterClient, http: str) -> None:
         self.http = http
@@ -91,7 +91,7 @@ class Brokers:
             max_wait_ms=100, min_bytes=1, max_bytes=FETCH_BYTES,
             topics=[FetchTopic(topic=topic, partitions=[wanted])],
         )  # fmt: skip
-        told = ""
+        problem = ""
         for attempt in range(FETCH_ATTEMPTS):
             try:
                 answer: FetchResponse = await self._client.call(request, ANSWER_S)
@@ -101,15 +101,15 @@ class Brokers:
             code = answer.error_code or part.error_code
             if code == 0 and part.records:
                 return bytes(part.records)
-            told = ErrorCode(code).name if code else "no records"
+            problem = ErrorCode(code).name if code else "no records"
             if code and code not in RETRIABLE:
                 break
             await asyncio.sleep(PAUSE_S * 2**attempt)
-        raise Unreadable(f"a fetch at offset {offset} gives {told}")
+        raise Unreadable(f"a fetch at offset {offset} gives {problem}")
 
 
 class _Bar(AbstractContextManager["_Bar"]):
-    """How far it is, on a terminal's standard error; silence elsewhere."""
+    """A progress bar on standard error if that is a terminal; otherwise nothing is shown."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -149,7 +149,7 @@ def _show(report: Any) -> None:
     for finding in findings[:FINDINGS_SHOWN]:
         click.echo(_finding(finding))
     if len(findings) > FINDINGS_SHOWN:
-        click.echo(f"and {len(findings) - FINDINGS_SHOWN} more (--json has them all)")
+        click.echo(f"and {len(findings) - FINDINGS_SHOWN} more findings (--json prints all)")
     for name, unchecked in [("WAL", report.unchecked), *((one.topic, one.unchecked) for one in report.topics)]:
         if unchecked:
             click.echo(f"{click.style('not checked:', fg='yellow', bold=True)} {name}: {unchecked}")

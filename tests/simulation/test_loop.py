@@ -219,5 +219,5 @@ def test_what_work_in_a_thread_raises_is_raised_where_it_is_awaited() -> None:
             await asyncio.to_thread(lambda: 1 / 0)
 
     run(main, 1)
-    with pytest.raises(RuntimeError, match="only work"):
+    with pytest.raises(RuntimeError, match="a simulated thread only"):
         wait_for(fails)

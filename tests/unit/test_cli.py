@@ -150,7 +150,7 @@ def test_the_bootstrap_address_may_come_from_the_environment(tmp_path: Path) -> 
         (["groups", "reset-offsets", "g"], "exactly one of --to-earliest"),
         (["groups", "reset-offsets", "g", "--to-earliest", "--to-latest"], "exactly one of --to-earliest"),
         (["consume", "t", "--from-beginning", "--offset", "3"], "contradict"),
-        (["consume", "t", "--group", "g", "--partition", "0"], "shared out"),
+        (["consume", "t", "--group", "g", "--partition", "0"], "a group assigns partitions"),
         (["consume", "t", "-o", "abc"], "expected N, -N, earliest, latest or @TIME, not 'abc'"),
         (["consume", "t", "-o", "@garbage"], "'garbage' is no time"),
         (["groups", "reset-offsets", "g", "--to-timestamp", "yesterday"], "'yesterday' is no time"),

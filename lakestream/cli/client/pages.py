@@ -1,4 +1,4 @@
-"""JSON from and to a broker's HTTP port, as commands ask it."""
+"""JSON requests to a broker's HTTP port."""
 
 import http.client
 import json
@@ -13,15 +13,15 @@ def get_json(page: str, path: str) -> Any:
 
 
 def post_json(page: str, path: str, body: object) -> Any:
-    """The answer, if the broker took it."""
+    """Post a JSON body; returns the answer. Raises LakestreamError with the broker's reason if it refuses."""
     connection = connect_page(page, ANSWER_S)
     try:
         connection.request("POST", path, json.dumps(body).encode(), {"content-type": "application/json"})
         answer = connection.getresponse()
-        said = answer.read()
+        content = answer.read()
         if answer.status >= 300:
-            raise refusal(f"http://{page}{path}", answer.status, said)
-        return json.loads(said)
+            raise refusal(f"http://{page}{path}", answer.status, content)
+        return json.loads(content)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise LakestreamError(f"cannot ask http://{page}{path}: {error}; is that a broker's HTTP port?") from None
     finally:

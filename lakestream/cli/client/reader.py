@@ -1,4 +1,4 @@
-"""Fetches the records of partitions from where they are to be read on."""
+"""Fetches the records of partitions from given positions on."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ PARTITION_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedRecord:
-    """A record, and where it came from."""
+    """A record with its topic, partition, offset and timestamp."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class FetchedRecord:
 
 
 class RecordReader:
-    """Reads on at `positions`, which may be behind gaps; fetched records are those of a few partitions at a time."""
+    """Reads partitions from `positions` on, which move with each poll, over gaps as well."""
 
     def __init__(self, client: ClusterClient, positions: Mapping[Place, int], reset: int = EARLIEST) -> None:
         self.positions = dict(positions)
@@ -38,7 +38,7 @@ class RecordReader:
         self._order = list(self.positions)
 
     async def poll(self, wait_ms: int) -> list[FetchedRecord]:
-        """What is there, or comes within `wait_ms`."""
+        """The next records of a few partitions; waits up to `wait_ms` for the first of them."""
         answer: FetchResponse = await persist(lambda: self._fetch(wait_ms))
         records: list[FetchedRecord] = []
         lost: list[Place] = []
@@ -55,7 +55,7 @@ class RecordReader:
         return records
 
     async def _fetch(self, wait_ms: int) -> FetchResponse:
-        # The first partitions of a request fill the answer, so each comes first in its turn.
+        # The first partitions of a request may fill the answer, so the order rotates.
         self._order.append(self._order.pop(0))
         topics: dict[str, list[FetchPartition]] = {}
         for topic, partition in self._order:
@@ -76,7 +76,7 @@ class RecordReader:
         return answer
 
     def _read(self, place: Place, data: Buffer) -> Iterator[FetchedRecord]:
-        """The records from the position on; control batches and what a batch holds before it are stepped over."""
+        """Decode the records from the position on; control batches and earlier records are left out."""
         for view in whole_batches(memoryview(data)):
             fields = header.HEADER.unpack_from(view)
             base_offset, attributes, last_delta = fields[0], fields[5], fields[6]
@@ -95,7 +95,7 @@ class RecordReader:
 
 
 def whole_batches(view: memoryview) -> Iterator[memoryview]:
-    """A server may cut the last batch at the limit of the answer; the rest comes with the next one."""
+    """The complete batches of an answer: a server may cut the last one, and the next fetch gives it whole."""
     start = 0
     while start + header.HEADER_SIZE <= len(view):
         size = int.from_bytes(view[start + 8 : start + 12], "big") + header.PREFIX_SIZE

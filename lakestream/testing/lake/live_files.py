@@ -1,4 +1,4 @@
-"""What a snapshot of a table holds, read in the plainest way: whole files, all rows, none of the product's caches."""
+"""The content of a snapshot, read in the plainest way: whole files, all rows, without the product's caches."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -17,20 +17,20 @@ Rows: TypeAlias = pa.Table
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A data file of a snapshot, and the delete files that may speak of it."""
+    """A data file of a snapshot, and the delete files that may name it."""
 
     path: str
     sequence: int
     deletes: tuple[str, ...]
 
     def live(self, store: TableStore) -> Rows:
-        """Its rows without the deleted ones."""
+        """The rows of the file, without deleted ones."""
         rows = read_rows(store.get(self.path))
         dead = self.dead(store)
         return rows.take(pa.array([at for at in range(rows.num_rows) if at not in dead], pa.int64())) if dead else rows
 
     def dead(self, store: TableStore) -> set[int]:
-        """The positions that are deleted."""
+        """The positions of deleted rows."""
         return reduce(set.union, (positions(store.get(path)).get(self.path, set()) for path in self.deletes), set())
 
 
@@ -39,7 +39,7 @@ def read_rows(data: bytes) -> Rows:
 
 
 def positions(data: bytes) -> dict[str, set[int]]:
-    """What a file of position deletes says, by the path of the data file."""
+    """The positions in a file of position deletes, by the path of the data file."""
     rows = pq.read_table(pa.BufferReader(data), use_threads=False)
     found: dict[str, set[int]] = {}
     for path, place in zip(rows["file_path"].to_pylist(), rows["pos"].to_pylist(), strict=True):
@@ -69,7 +69,7 @@ def files_of(store: TableStore, head: SnapshotHead) -> list[SnapshotFile]:
 
 
 def reachable(store: TableStore, metadata: TableMetadata) -> set[str]:
-    """All files that a table's metadata leads to, from any of its snapshots, itself aside. Raises Missing."""
+    """All files that a table's metadata leads to, from any snapshot, without the metadata file. Raises Missing."""
     found = {entry["metadata-file"] for entry in metadata.value("metadata-log", [])}
     manifests = {}
     for head in metadata.snapshots:

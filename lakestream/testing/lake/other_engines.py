@@ -1,8 +1,8 @@
-"""Other engines at work on streams' tables, through the catalog's own commits: they delete, change, rewrite, expire.
+"""Other engines that use streams' tables through the catalog: they delete, update, rewrite and expire.
 
-Each takes a while between what it read and what it commits, so anything may have happened meanwhile. It tells the
-witness beforehand what its snapshot will do to rows. A definite no makes it clean up and begin anew; where the outcome
-is unknown it asks with the very same commit again (T17).
+Each engine pauses between reading and committing, so the table may have changed meanwhile. It notes at the witness
+beforehand which rows its snapshot changes. After a refusal it deletes its files and begins anew; if the outcome is
+unknown it sends the same commit again (T17).
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from lakestream.testing.simulation.node import Node
 
 PAUSE_S = (0.02, 0.5)
 THINK_S = (0.0, 0.0, 0.01, 0.2, 1.0)
-"""Between reading and committing."""
+"""The pause between reading and committing."""
 SNAPSHOT_AGE_MS = "2000"
 
 
 @dataclass(slots=True)
 class CommitCounts:
-    """What was done, so that one sees that something was."""
+    """How many commits of each kind were made, and how many were refused."""
 
     deletes: int = 0
     updates: int = 0
@@ -43,7 +43,7 @@ class CommitCounts:
 
 
 class ForeignEngine(Client):
-    """Does something to a topic's table from time to time, until told to stop."""
+    """Makes random commits to a topic's table at random times until `stopped`."""
 
     def __init__(self, cluster: LakeCluster, name: str, topic: str, expires: bool) -> None:
         super().__init__(cluster, name)
@@ -65,13 +65,13 @@ class ForeignEngine(Client):
             try:
                 await self.chance.choice(acts)()
             except Missing:
-                continue  # what it read was rewritten and expired meanwhile
+                continue  # a file that it reads was rewritten and expired meanwhile
 
-    # -- what it does -----------------------------------------------------------------------------------------------
+    # -- commits ----------------------------------------------------------------------------------------------------
 
     async def _delete(self) -> None:
-        """Copy on write."""
-        table, chosen = await self._look()
+        """Delete rows by copy on write."""
+        table, chosen = await self._choose_files()
         rows = self._rows(chosen)
         cells = [cell for cell, _ in contents(rows)]
         if not cells:
@@ -83,8 +83,8 @@ class ForeignEngine(Client):
             self.figures.deletes += 1
 
     async def _delete_places(self) -> None:
-        """Merge on read."""
-        table, chosen = await self._look()
+        """Delete rows by merge on read."""
+        table, chosen = await self._choose_files()
         places: dict[str, list[int]] = {}
         gone: set[Cell] = set()
         for one in chosen:
@@ -99,8 +99,8 @@ class ForeignEngine(Client):
             self.figures.deletes += 1
 
     async def _update(self) -> None:
-        """A value is redacted; its offset stays."""
-        table, chosen = await self._look()
+        """Redact one value; the row keeps its offset."""
+        table, chosen = await self._choose_files()
         rows = self._rows(chosen)
         if not rows.num_rows:
             return
@@ -115,8 +115,8 @@ class ForeignEngine(Client):
             self.figures.updates += 1
 
     async def _rewrite(self) -> None:
-        """The same rows in another order."""
-        table, chosen = await self._look()
+        """Rewrite files with the same rows, perhaps in another order."""
+        table, chosen = await self._choose_files()
         rows = self._rows(chosen)
         rows = self._shuffled(rows, list(range(rows.num_rows)))
         prepared = self._engine(table).replace({one.path for one in chosen}, rows, "replace", self._now_ms())
@@ -124,7 +124,7 @@ class ForeignEngine(Client):
             self.figures.rewrites += 1
 
     async def _expire(self) -> None:
-        """Old snapshots go, and the files that only they needed, at once."""
+        """Expire old snapshots, and delete the files that only they need at once."""
         table = await self._load()
         metadata = table.metadata
         old = [head.snapshot_id for head in metadata.snapshots if head.snapshot_id != metadata.current_snapshot_id]
@@ -146,14 +146,14 @@ class ForeignEngine(Client):
         self.lake.tables.delete_at_once(sorted(before - kept))
 
     async def _set(self) -> None:
-        """From now on our own commits expire snapshots too."""
+        """Set a maximum age of snapshots, by which the pipeline's own commits expire snapshots too."""
         await self._load()
         updates = {"history.expire.max-snapshot-age-ms": SNAPSHOT_AGE_MS}
         await self._send(CommitRequest([], [{"action": "set-properties", "updates": updates}]))
 
-    # -- how it does it ---------------------------------------------------------------------------------------------
+    # -- parts of a commit ------------------------------------------------------------------------------------------
 
-    async def _look(self) -> tuple[Table, list[SnapshotFile]]:
+    async def _choose_files(self) -> tuple[Table, list[SnapshotFile]]:
         table = await self._load()
         found = live_files(self.lake.tables, table.metadata)
         await asyncio.sleep(self.chance.choice(THINK_S))
@@ -193,7 +193,7 @@ class ForeignEngine(Client):
         return done is not None
 
     async def _send(self, request: CommitRequest) -> Table | None:
-        """The table after the commit; None if it is not made, or `unsure` whether it was."""
+        """Send a commit; returns the new table, or None if it was refused. `_unsure` says that an answer was lost."""
         self._unsure = False
 
         async def commit(node: Node) -> Table:
@@ -206,11 +206,11 @@ class ForeignEngine(Client):
             except Rejected as error:
                 if error.reason != Reason.STALE_PREMISE:
                     self.figures.refused += 1
-                    raise Violation(f"{self.name} may do this, but was told: {error}") from error
+                    raise Violation(f"{self.name} may commit this, but was refused: {error}") from error
                 return None
             except (Retry, Fenced, Unknown) as error:
                 self._unsure |= isinstance(error, Unknown)
                 self.drop_wire()
                 await asyncio.sleep(self.chance.uniform(0.05, 0.3))
             except LakestreamError as error:
-                raise Violation(f"{self.name} was told {error!r}") from error
+                raise Violation(f"{self.name} got {error!r}") from error

@@ -1,8 +1,8 @@
-"""The ledger where records become rows: batches may be cut anew, so every record is looked at by itself.
+"""The ledger for topics with tables: batches may be cut anew, so every record is checked by itself.
 
-A record keeps its offset, timestamp, key, value and headers for ever, until somebody deletes or changes its row. Each
-such change is known with the number of its command: who reads from a state that has folded it must see it, who reads
-from an older one may see either.
+A record keeps its offset, timestamp, key, value and headers until an engine deletes or changes its row. Each such
+change is known with the sequence of its command: a reader whose state has folded the command must see the change; a
+reader with an older state may see either version.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ Place = tuple[Partition, int]
 
 
 class Content(NamedTuple):
-    """What is in a record, beside its place."""
+    """The content of a record, without its partition and offset."""
 
     timestamp: int
     key: bytes | None
@@ -25,7 +25,7 @@ class Content(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What a place holds since a command; None: nothing."""
+    """The content of an offset since a command; None if the record is deleted."""
 
     sequence: int
     content: Content | None
@@ -33,7 +33,7 @@ class Version(NamedTuple):
 
 @dataclass(slots=True)
 class RecordLedger(BatchLedger):
-    """See above. Values are unique among all that clients send."""
+    """A ledger of single records. Every value that clients send is unique."""
 
     texts: dict[bytes, tuple[Sent, int, Content]] = field(default_factory=dict)
     placed: dict[Place, bytes] = field(default_factory=dict)
@@ -77,17 +77,17 @@ class RecordLedger(BatchLedger):
             return
         where = f"offset {place[1]} of partition {place[0][1]}"
         if found is None:
-            raise Violation(f"nothing is served at {where}, and nobody deleted it")
+            raise Violation(f"no record is served at {where}, but it was not deleted")
         if folded:
-            raise Violation(f"{where} is served as it was before command {folded[-1].sequence}: {found.value!r}")
+            raise Violation(f"{where} is served with its value before command {folded[-1].sequence}: {found.value!r}")
         self.place(place, found)
 
     def place(self, place: Place, found: Content) -> None:
-        """A record as it was sent lies there."""
+        """Note that a record was found at this place. Raises Violation unless it is as it was sent."""
         partition, offset = place
         known = self.texts.get(found.value or b"")
         if known is None:
-            raise Violation(f"what lies at offset {offset} is not what any client sent: {found.value!r}")
+            raise Violation(f"the record at offset {offset} was sent by no client: {found.value!r}")
         batch, index, content = known
         if content != found:
             raise Violation(f"the record at offset {offset} is {found}, but {content} was sent")
@@ -105,21 +105,21 @@ class RecordLedger(BatchLedger):
             raise Violation(f"offset {place[1]} of partition {place[0][1]} holds {value!r} and {self.placed[place]!r}")
 
     def _is_served(self, batch: Sent, served: set[int], end: int) -> bool:
-        """Every offset below the end was judged by itself."""
+        """Whether the batch lies below the end: each offset below it was checked by itself."""
         return batch.acked is not None and batch.acked + batch.count <= end
 
     def change(self, place: Place, sequence: int, content: Content | None) -> None:
-        """From this command on the place holds something else."""
+        """Note that a command changes the content of this place."""
         self.versions.setdefault(place, []).append(Version(sequence, content))
 
     def current(self, place: Place) -> Content | None:
-        """What is there in the end; None if it was deleted. Raises KeyError if nothing ever was."""
+        """The latest content of this place; None if it was deleted. Raises KeyError if it never had one."""
         versions = self.versions.get(place)
         return versions[-1].content if versions else self.texts[self.placed[place]][2]
 
 
 def _records(raw: bytes, base: int) -> dict[int, Content]:
-    """The records of a batch by offset; none of a control batch."""
+    """The records of a batch by offset; a control batch has none."""
     if int.from_bytes(raw[CRC_POSITION : CRC_POSITION + 4], "big") != checksum(memoryview(raw), 0, len(raw)):
         raise Violation(f"the batch at offset {base} has a wrong checksum")
     if int.from_bytes(raw[21:23], "big") & CONTROL:

@@ -1,4 +1,4 @@
-"""What can go wrong in a simulation, in named mixes: a seed draws one of them."""
+"""The faults of a simulation, in named mixes: a seed chooses one of them."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from lakestream.testing.simulation.cluster import ClusterFaults
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What goes wrong: with the stores all the time, and how often (in seconds) the nemesis acts."""
+    """The faults of stores and networks, and the mean seconds between two acts of the nemesis."""
 
     faults: ClusterFaults
     kill_every_s: float = 0.0
@@ -56,7 +56,7 @@ _BAD_ENGINE = EngineFaults(twice=0.1, failed=0.1, died=0.01)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeMix(Mix):
-    """The same where topics become tables: who works on the tables, and what the workers' engine does."""
+    """A mix for topics with tables: how many engines and operators use the tables, and the faults of the workers."""
 
     foreigners: int = 2
     engine: EngineFaults = _GOOD_ENGINE
