@@ -111,7 +111,8 @@ def test_without_a_broker_the_error_says_what_to_do(tmp_path: Path, command: str
         nobody = f"127.0.0.1:{probe.getsockname()[1]}"
     done = run(*command.split(), "--bootstrap", nobody, cwd=tmp_path, stdin="x\n")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"error: cannot reach a broker at {nobody}: start one with `lakestream serve`, or give its")
+    told = f"error: cannot reach a broker at {nobody}: start one with `lakestream serve`, or give its address"
+    assert done.stderr.startswith(told)
     assert "--bootstrap" in done.stderr and "Traceback" not in done.stderr
 
 
