@@ -204,7 +204,7 @@ def _chunks(size: int, noise: float) -> list[list[dict[str, bytes]]]:
 
 
 def _some(consumer: Consumer, missing: int) -> int:
-    """Consume up to `missing` messages: librdkafka waits for as many as it is asked for, so ask for no more than exist."""
+    """Consume up to `missing` messages: librdkafka waits for all of them, so ask for no more than exist."""
     messages = consumer.consume(min(missing, 1_000), 10.0)
     if not messages or any(message.error() for message in (messages[0], messages[-1])):
         raise RuntimeError(f"no records: {messages[0].error() if messages else 'ten seconds of silence'}")
