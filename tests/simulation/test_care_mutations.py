@@ -25,7 +25,7 @@ from lakestream.pipeline.landing.lander import Lander
 from lakestream.testing.lake.pipeline_node import PipelineClasses, QuickDriver, TrustingJobs
 from tests.simulation.noticing import BAD, OTHERS, first_violation
 
-READ = "somebody may still need it"
+READ = "a reader may still need it"
 
 
 class GivesNoGrace(QuickDriver):
