@@ -1,29 +1,18 @@
 """`lakestream metadata`: shows the state of the cluster and follows its commands, by a broker's HTTP port."""
 
-import asyncio
-import http.client
 import json
 import urllib.parse
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
 
-from lakestream.cli.client.cluster_client import BROKER, open_client
+from lakestream.cli.client.broker_http import find_http_address, get, read_body
 from lakestream.cli.options import HelpfulGroup, bootstrap_option, group_bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table
 from lakestream.cli.skip import skip
-from lakestream.errors import LakestreamError
-from lakestream.process.ports import split_address
-from lakestream.settings import SettingsError
 
-ANSWER_S = 30.0
 WAIT_MS = 10_000
-
-
-class UnknownPath(LakestreamError):
-    """The broker does not serve the path: the feature is off, or the broker is older than this command."""
 
 
 @click.group(cls=HelpfulGroup)
@@ -34,11 +23,11 @@ def metadata() -> None:
 
 @metadata.command()
 @json_option
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
+@click.option("--http", "address", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @bootstrap_option
-def show(bootstrap: str, page: str | None, as_json: bool) -> None:
+def show(bootstrap: str, address: str | None, as_json: bool) -> None:
     """Show the state of the cluster after all commands so far."""
-    with _get(page or find_page(bootstrap), "/metadata", ANSWER_S) as answer:
+    with get(address or find_http_address(bootstrap), "/metadata") as answer:
         state = json.loads(answer.read())
     if as_json:
         print_json(state)
@@ -55,16 +44,16 @@ def show(bootstrap: str, page: str | None, as_json: bool) -> None:
 @json_option
 @click.option("--after", type=click.IntRange(min=0), help="Begin after this sequence. Default: with new commands.")
 @click.option("--max-commands", "-n", type=click.IntRange(min=1), help="Stop after this number of commands.")
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
+@click.option("--http", "address", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @bootstrap_option
-def follow(bootstrap: str, page: str | None, after: int | None, max_commands: int | None, as_json: bool) -> None:
+def follow(bootstrap: str, address: str | None, after: int | None, max_commands: int | None, as_json: bool) -> None:
     """Print commands as they are folded, one per line, until Ctrl-C."""
-    page = page or find_page(bootstrap)
+    address = address or find_http_address(bootstrap)
     if after is None:
-        with _get(page, "/metadata", ANSWER_S) as answer:
+        with get(address, "/metadata") as answer:
             after = int(json.loads(answer.read()).get("sequence", 0))
     try:
-        for count, command in enumerate(_commands(page, after), 1):
+        for count, command in enumerate(_commands(address, after), 1):
             _show_command(command, as_json)
             if count == max_commands:
                 return
@@ -72,69 +61,17 @@ def follow(bootstrap: str, page: str | None, after: int | None, max_commands: in
         return
 
 
-def _commands(page: str, after: int) -> Iterator[dict[str, Any]]:
+def _commands(address: str, after: int) -> Iterator[dict[str, Any]]:
     """Yield commands page by page, without end: a broker waits up to WAIT_MS for the next command."""
     while True:
         asked = urllib.parse.urlencode({"after": after, "wait_ms": WAIT_MS})
-        for line in read_page(page, f"/metadata/commands?{asked}").splitlines():
+        for line in read_body(address, f"/metadata/commands?{asked}").splitlines():
             command = json.loads(line)
             after = command["sequence"]
             yield command
 
 
 metadata.add_command(skip)
-
-
-def find_page(bootstrap: str) -> str:
-    async def run() -> str:
-        async with open_client(bootstrap) as client:
-            for broker in (await client.metadata([])).brokers:
-                for config in await client.configs(BROKER, str(broker.node_id)):
-                    if config.name == "lakestream.http" and config.value:
-                        return config.value
-        raise LakestreamError(f"the brokers at {bootstrap} report no HTTP port; give one with --http")
-
-    return asyncio.run(run())
-
-
-def read_page(page: str, path: str) -> bytes:
-    """The body of a broker's answer at a path of its HTTP port."""
-    with _get(page, path, ANSWER_S) as answer:
-        return answer.read()
-
-
-@contextmanager
-def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.HTTPResponse]:
-    connection = connect_page(page, timeout_s)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise refusal(f"http://{page}{path}", answer.status, answer.read(500))
-        yield answer
-    except (OSError, http.client.HTTPException) as error:
-        raise LakestreamError(f"cannot read http://{page}{path}: {error}; is that a broker's HTTP port?") from None
-    finally:
-        connection.close()
-
-
-def connect_page(page: str, timeout_s: float | None) -> http.client.HTTPConnection:
-    """A connection object; the first request connects it."""
-    try:
-        host, port = split_address(page.removeprefix("http://").rstrip("/"), 8181)
-    except ValueError as error:
-        raise SettingsError(f"--http: {error}") from None
-    return http.client.HTTPConnection(host, port, timeout=timeout_s)
-
-
-def refusal(url: str, status: int, body: bytes) -> LakestreamError:
-    """The broker's reason for an error status, or the answer's body if it gives none."""
-    text = body.decode(errors="replace")
-    with suppress(ValueError):
-        answer = json.loads(text)
-        if isinstance(answer, dict) and isinstance(answer.get("error"), str):
-            return LakestreamError(answer["error"])
-    return (UnknownPath if status == 404 else LakestreamError)(f"{url} answers {status}: {text}")
 
 
 def _show_part(name: str, part: Any) -> None:

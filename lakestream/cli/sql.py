@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lakestream.cli.metadata import connect_page, find_page, read_page
+from lakestream.cli.client.broker_http import find_http_address, http_connection, read_body
 from lakestream.cli.options import bootstrap_option
 from lakestream.cli.output import print_table, say
 from lakestream.errors import Retry
@@ -29,10 +29,10 @@ EXPLAINED = ["explain_key", "explain_value"]
     "--rows", type=click.IntRange(min=1), default=1000, show_default=True, help="Most rows to print in format table."
 )
 @click.option("--memory", metavar="SIZE", default="", help="Memory for DuckDB, such as 2GB; the rest goes to disk.")
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
+@click.option("--http", "address", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @bootstrap_option
 def sql(
-    query: str | None, file: Path | None, kind: str, rows: int, memory: str, page: str | None, bootstrap: str
+    query: str | None, file: Path | None, kind: str, rows: int, memory: str, address: str | None, bootstrap: str
 ) -> None:
     """Query topics with SQL: all records up to now, both rows of the tables and records still in the log.
 
@@ -51,7 +51,7 @@ def sql(
 
     text = _query(query, file)
     sink = sys.stdout.buffer
-    broker = page.removeprefix("http://").rstrip("/") if page else find_page(bootstrap)
+    broker = address.removeprefix("http://").rstrip("/") if address else find_http_address(bootstrap)
     with _explained_failures(broker), answered(broker, text, memory) as answer:
         if kind == "arrow":
             write_arrow(answer, sink)
@@ -71,13 +71,13 @@ def sql(
 
 
 @contextmanager
-def _explained_failures(place: str) -> Iterator[None]:
+def _explained_failures(address: str) -> Iterator[None]:
     """If the query gets no answer, check that the address is a broker's HTTP port: that error explains more."""
-    connect_page(place, None)
+    http_connection(address, None)
     try:
         yield
     except Retry:
-        read_page(place, "/healthz")
+        read_body(address, "/healthz")
         raise
 
 

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from lakestream.cli.client.pages import get_json, post_json
-from lakestream.cli.metadata import UnknownPath, find_page
+from lakestream.cli.client.broker_http import UnknownPath, find_http_address, get_json, post_json
 from lakestream.cli.options import Duration, HelpfulGroup, bootstrap_option, json_option
 from lakestream.cli.output import Cell, print_json, print_table, say, size_text, span_text
 from lakestream.errors import LakestreamError, NoTables
@@ -27,15 +26,15 @@ FAILED, NOT_YET = 1, 2
 """Exit codes: a request failed; a request waits for a pipeline."""
 
 
-def page_option(function: F) -> F:
+def http_option(function: F) -> F:
     return click.option(
-        "--http", "page", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap."
+        "--http", "address", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap."
     )(function)
 
 
 def care_options(function: F) -> F:
     function = click.option("--no-wait", is_flag=True, help="Only note the request; do not wait for it.")(function)
-    return json_option(page_option(bootstrap_option(function)))
+    return json_option(http_option(bootstrap_option(function)))
 
 
 class _TablesCommand(click.Command):
@@ -59,64 +58,64 @@ class _TablesGroup(HelpfulGroup):
 
 @click.group(cls=_TablesGroup, invoke_without_command=True)
 @json_option
-@page_option
+@http_option
 @bootstrap_option
 @click.pass_context
-def tables(context: click.Context, bootstrap: str, page: str | None, as_json: bool) -> None:
+def tables(context: click.Context, bootstrap: str, address: str | None, as_json: bool) -> None:
     """List the tables of topics and their lag, and take care of them. Without a command: list."""
     if context.invoked_subcommand is None:
-        _list(bootstrap, page, as_json)
+        _list(bootstrap, address, as_json)
 
 
 @tables.command("list")
 @json_option
-@page_option
+@http_option
 @bootstrap_option
-def list_tables(bootstrap: str, page: str | None, as_json: bool) -> None:
+def list_tables(bootstrap: str, address: str | None, as_json: bool) -> None:
     """List every topic's table: rows and files, records that wait to land, the age of the oldest, and the state."""
-    _list(bootstrap, page, as_json)
+    _list(bootstrap, address, as_json)
 
 
-def _list(bootstrap: str, page: str | None, as_json: bool) -> None:
-    told = _tables(page or find_page(bootstrap))
+def _list(bootstrap: str, address: str | None, as_json: bool) -> None:
+    listing = _tables(address or find_http_address(bootstrap))
     if as_json:
-        print_json(told)
+        print_json(listing)
         return
-    if told["tables"]:
+    if listing["tables"]:
         print_table(
             ("topic", "rows", "files", "waiting", "bytes waiting", "lag", "target", "last commit", "history", "state"),
-            [_row(one, told) for one in told["tables"]],
+            [_row(one, listing) for one in listing["tables"]],
         )
     else:
         say("there are no topics yet; create one with `lakestream topics create NAME`")
-    _say_trouble(told["pipeline"])
+    _say_trouble(listing["pipeline"])
 
 
-def _row(one: dict[str, Any], told: dict[str, Any]) -> tuple[Cell, ...]:
+def _row(one: dict[str, Any], listing: dict[str, Any]) -> tuple[Cell, ...]:
     return (
         one["topic"], one.get("rows"), one.get("files"), one["records_waiting"], one["bytes_waiting"],
-        span_text(one["lag_ms"]), span_text(one["freshness_ms"]), _ago(one.get("committed_ms"), told),
-        _age(one.get("oldest_snapshot_ms"), told), _state(one, told),
+        span_text(one["lag_ms"]), span_text(one["freshness_ms"]), _ago(one.get("committed_ms"), listing),
+        _age(one.get("oldest_snapshot_ms"), listing), _state(one, listing),
     )  # fmt: skip
 
 
-def _ago(then_ms: int | None, told: dict[str, Any]) -> str | None:
-    age = _age(then_ms, told)
+def _ago(then_ms: int | None, listing: dict[str, Any]) -> str | None:
+    age = _age(then_ms, listing)
     return None if age is None else f"{age} ago"
 
 
-def _age(then_ms: int | None, told: dict[str, Any]) -> str | None:
-    return None if then_ms is None else span_text(max(told["time_ms"] - then_ms, 0))
+def _age(then_ms: int | None, listing: dict[str, Any]) -> str | None:
+    return None if then_ms is None else span_text(max(listing["time_ms"] - then_ms, 0))
 
 
-def _state(one: dict[str, Any], told: dict[str, Any]) -> str:
+def _state(one: dict[str, Any], listing: dict[str, Any]) -> str:
     if not one["enabled"]:
         return "off (lakestream.table.enabled=false)"
     if one["held"]:
         return f"held: {one['held']}"
     if one.get("problem"):
         return str(one["problem"])
-    if not told["pipeline"]["running"] and one["records_waiting"]:
+    if not listing["pipeline"]["running"] and one["records_waiting"]:
         return "waits for a pipeline"
     if one["lag_ms"] > 2 * one["freshness_ms"] + 5000:
         return "late"
@@ -135,21 +134,21 @@ def _say_trouble(pipeline: dict[str, Any]) -> None:
 @tables.command()
 @click.argument("topic")
 @json_option
-@page_option
+@http_option
 @bootstrap_option
-def describe(topic: str, bootstrap: str, page: str | None, as_json: bool) -> None:
+def describe(topic: str, bootstrap: str, address: str | None, as_json: bool) -> None:
     """Show one topic's table, partition by partition."""
-    told = _tables(page or find_page(bootstrap), topic)
+    listing = _tables(address or find_http_address(bootstrap), topic)
     if as_json:
-        print_json(told)
+        print_json(listing)
         return
-    [one] = told["tables"]
+    [one] = listing["tables"]
     about = {name: value for name, value in one.items() if name != "partitions"}
-    about["state"] = _state(one, told)
+    about["state"] = _state(one, listing)
     for name in ("freshness_ms", "lag_ms"):
         about[name] = span_text(one[name])
     for name in ("landed_ms", "committed_ms", "oldest_snapshot_ms"):
-        about[name] = _ago(one.get(name), told)
+        about[name] = _ago(one.get(name), listing)
     for name in ("pinned_bytes", "pinned_metadata_bytes"):
         if name in one:
             about[name] = size_text(one[name])
@@ -157,7 +156,7 @@ def describe(topic: str, bootstrap: str, page: str | None, as_json: bool) -> Non
     columns = ("partition", "start", "landed", "end", "waiting", "bytes_waiting")
     rows = [[part[column] for column in columns] for part in one["partitions"]]
     print_table([column.replace("_", " ") for column in columns], rows, title="partitions")
-    _say_trouble(told["pipeline"])
+    _say_trouble(listing["pipeline"])
 
 
 def _words(name: str) -> str:
@@ -168,19 +167,19 @@ def _cell(value: object) -> Cell:
     return str(value).lower() if isinstance(value, bool) else value if isinstance(value, str | int) else None
 
 
-def _tables(page: str, topic: str | None = None) -> dict[str, Any]:
-    with _tables_are_on(page):
-        told: dict[str, Any] = get_json(page, f"/tables/{_quoted(topic)}" if topic is not None else "/tables")
-    return told
+def _tables(address: str, topic: str | None = None) -> dict[str, Any]:
+    with _tables_are_on(address):
+        listing: dict[str, Any] = get_json(address, f"/tables/{_quoted(topic)}" if topic is not None else "/tables")
+    return listing
 
 
 @contextmanager
-def _tables_are_on(page: str) -> Iterator[None]:
+def _tables_are_on(address: str) -> Iterator[None]:
     """Explain an unknown path: a broker that runs without tables serves none of these paths."""
     try:
         yield
     except UnknownPath:
-        raise NoTables(page) from None
+        raise NoTables(address) from None
 
 
 def _quoted(topic: str) -> str:
@@ -249,13 +248,13 @@ def release(topics: tuple[str, ...], **how: Any) -> None:
 
 
 def _care(
-    kind: str, topics: Sequence[str], arguments: dict[str, str], *, bootstrap: str, page: str | None, as_json: bool,
+    kind: str, topics: Sequence[str], arguments: dict[str, str], *, bootstrap: str, address: str | None, as_json: bool,
     no_wait: bool,
 ) -> None:  # fmt: skip
     """Request care of each topic, AT_ONCE at a time, and wait for the answers. Exits with the worst exit code."""
-    page = page or find_page(bootstrap)
+    address = address or find_http_address(bootstrap)
     if not topics:
-        topics = [one["topic"] for one in _tables(page)["tables"] if one["table"]]
+        topics = [one["topic"] for one in _tables(address)["tables"] if one["table"]]
     if not topics:
         say("there is no table yet")
     answers: list[dict[str, Any]] = []
@@ -264,11 +263,11 @@ def _care(
     patience_s = 0.0 if no_wait else NO_PIPELINE_S
     while left or under_way:
         while left and len(under_way) < (1 if no_wait else AT_ONCE):
-            with _tables_are_on(page):
-                under_way.append(post_json(page, f"/tables/{_quoted(left.popleft())}/{kind}", arguments))
+            with _tables_are_on(address):
+                under_way.append(post_json(address, f"/tables/{_quoted(left.popleft())}/{kind}", arguments))
         one = under_way.popleft()
         if not no_wait:
-            one = _await(page, one, as_json, patience_s)
+            one = _await(address, one, as_json, patience_s)
         answers.append(one)
         if not as_json:
             click.echo(f"{one['topic']}: {_answer(one)}")
@@ -303,7 +302,7 @@ def _figure(name: str, value: int) -> str:
     return f"{_words(name)} {value:,}"
 
 
-def _await(page: str, one: dict[str, Any], as_json: bool, patience_s: float) -> dict[str, Any]:
+def _await(address: str, one: dict[str, Any], as_json: bool, patience_s: float) -> dict[str, Any]:
     """Poll a request until it is done or failed, or until no pipeline has run for `patience_s`; its last status."""
     said, alone_s = "", 0.0
     while one["status"] not in ("done", "failed"):
@@ -317,7 +316,7 @@ def _await(page: str, one: dict[str, Any], as_json: bool, patience_s: float) -> 
             said = one["text"]
             say(f"{one['topic']}: {said}")
         try:
-            one = get_json(page, f"/care/{one['request']}")
+            one = get_json(address, f"/care/{one['request']}")
         except LakestreamError as error:
             raise LakestreamError(f"the outcome of request {one['request']} is not known: {error}") from None
         if one["status"] not in ("done", "failed"):

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from lakestream.cli.client.cluster_client import ANSWER_S, BROKER, PAUSE_S, ClusterClient, open_client
+from lakestream.cli.client.broker_http import read_body
+from lakestream.cli.client.cluster_client import ANSWER_S, PAUSE_S, ClusterClient, open_client
 from lakestream.cli.client.codes import RETRIABLE
 from lakestream.cli.client.connection import Unreachable
-from lakestream.cli.metadata import read_page
 from lakestream.cli.options import bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table, say, shortened
 from lakestream.errors import LakestreamError
@@ -27,17 +27,17 @@ FINDINGS_SHOWN = 100
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--no-grace", is_flag=True, help="Report leftovers at once, also those that still await removal.")
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
+@click.option("--http", "address", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @json_option
 @bootstrap_option
-def verify(topics: tuple[str, ...], no_grace: bool, page: str | None, bootstrap: str, as_json: bool) -> None:
+def verify(topics: tuple[str, ...], no_grace: bool, address: str | None, bootstrap: str, as_json: bool) -> None:
     """Check that every record is still there, once and unchanged, in the stream and in the table.
 
     Checks the named topics; without names, all. The cluster's folder or bucket has to be readable from this machine.
     The exit code is 0 if all is well, 1 if there are findings, 2 if the check could not be made.
     """
     try:
-        report = asyncio.run(_verify(bootstrap, page, topics, not no_grace))
+        report = asyncio.run(_verify(bootstrap, address, topics, not no_grace))
     except LakestreamError as error:
         say(f"{click.style('not checked:', fg='red', bold=True)} {error}")
         sys.exit(2)
@@ -48,7 +48,7 @@ def verify(topics: tuple[str, ...], no_grace: bool, page: str | None, bootstrap:
     sys.exit(report.exit_code())
 
 
-async def _verify(bootstrap: str, page: str | None, topics: tuple[str, ...], graces: bool) -> Any:
+async def _verify(bootstrap: str, address: str | None, topics: tuple[str, ...], graces: bool) -> Any:
     from lakestream.lake.verify.checker import Checker, Options
     from lakestream.lake.verify.objects import Ownership
     from lakestream.pipeline.care.sweep import candidates, round_of
@@ -56,18 +56,9 @@ async def _verify(bootstrap: str, page: str | None, topics: tuple[str, ...], gra
     ownership = Ownership(lambda uri: round_of(uri) is not None, candidates)
     options = Options(now_ms=SystemClock().wall_ms(), graces=graces)
     async with open_client(bootstrap) as client:
-        cluster = Brokers(client, page or await find_page(client, bootstrap))
+        cluster = Brokers(client, address or await client.http_address())
         with _Bar() as bar:
             return await Checker(cluster, ownership, bar, options).verify(topics)
-
-
-async def find_page(client: ClusterClient, bootstrap: str) -> str:
-    """The HTTP port of some broker."""
-    for broker in (await client.metadata([])).brokers:
-        for config in await client.configs(BROKER, str(broker.node_id)):
-            if config.name == "lakestream.http" and config.value:
-                return config.value
-    raise LakestreamError(f"the brokers at {bootstrap} report no HTTP port; give one with --http")
 
 
 class Brokers:
@@ -80,7 +71,7 @@ class Brokers:
     async def exported(self) -> Any:
         from lakestream.metadata.export import read_export
 
-        return await asyncio.to_thread(read_export, lambda path: read_page(self.http, path))
+        return await asyncio.to_thread(read_export, lambda path: read_body(self.http, path))
 
     async def fetch(self, topic: str, partition: int, offset: int) -> bytes:
         from lakestream.lake.verify.stream import Unreadable

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from lakestream.cli.client.codes import COORDINATOR_MOVED, RETRIABLE, KafkaError, check
 from lakestream.cli.client.connection import BrokerConnection, NoKafka, Unreachable, connect
+from lakestream.errors import LakestreamError
 from lakestream.process.ports import split_address
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
@@ -161,6 +162,14 @@ class ClusterClient:
         check(result.error_code, f"configs of {name!r}", result.error_message)
         configs: list[DescribeConfigsResourceResult] = result.configs
         return configs
+
+    async def http_address(self) -> str:
+        """The address of a broker's HTTP port. Raises LakestreamError if no broker reports one."""
+        for broker in (await self.metadata([])).brokers:
+            for config in await self.configs(BROKER, str(broker.node_id)):
+                if config.name == "lakestream.http" and config.value:
+                    return config.value
+        raise LakestreamError(f"the brokers at {self.bootstrap} report no HTTP port; give one with --http")
 
     async def _reach(self) -> BrokerConnection:
         failures: list[Unreachable] = []
