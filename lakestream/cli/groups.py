@@ -124,7 +124,10 @@ def _is_time(_: click.Context, __: click.Parameter, text: str | None) -> str | N
 @json_option
 @bootstrap_option
 def reset_offsets(bootstrap: str, group: str, topics: tuple[str, ...], dry_run: bool, as_json: bool, **to: Any) -> None:
-    """Set the committed offsets of a group without live members."""
+    """Set the committed offsets of an idle group.
+
+    The group must have no live members.
+    """
     chosen = [name for name, value in to.items() if value is not None and value is not False]
     if len(chosen) != 1:
         flags = ", ".join("--" + name.replace("_", "-") for name in to)
@@ -154,7 +157,10 @@ def reset_offsets(bootstrap: str, group: str, topics: tuple[str, ...], dry_run: 
 @click.argument("names", nargs=-1, required=True)
 @bootstrap_option
 def delete(bootstrap: str, names: tuple[str, ...]) -> None:
-    """Delete groups without live members, together with their offsets."""
+    """Delete idle groups with their offsets.
+
+    The groups must have no live members.
+    """
 
     async def run() -> None:
         async with open_client(bootstrap) as client:
@@ -174,7 +180,10 @@ def delete(bootstrap: str, names: tuple[str, ...]) -> None:
 )
 @bootstrap_option
 def delete_offsets(bootstrap: str, group: str, topics: tuple[str, ...]) -> None:
-    """Delete a group's offsets of topics that no live member of the group reads."""
+    """Delete a group's offsets of some topics.
+
+    No live member of the group may read these topics.
+    """
 
     async def run() -> int:
         async with open_client(bootstrap) as client:

@@ -17,7 +17,8 @@ from lakestream.supervisor import locked
 @click.argument("sequence", type=click.IntRange(min=1))
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def skip(sequence: int, yes: bool, **flags: Any) -> None:
-    """Skip the command SEQUENCE, which stops every broker that reads it.
+    """Skip a command that stops every broker.
+
 
     A broker that cannot fold a command halts and names the command: either its version is too old to know the command,
     or its code has a fault. Upgrade first. If no version helps, stop all brokers and skip the command; its effect is

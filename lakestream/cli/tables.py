@@ -72,7 +72,10 @@ def tables(context: click.Context, bootstrap: str, address: str | None, as_json:
 @http_option
 @bootstrap_option
 def list_tables(bootstrap: str, address: str | None, as_json: bool) -> None:
-    """List every topic's table: rows and files, records that wait to land, the age of the oldest, and the state."""
+    """List every topic's table with its lag and state.
+
+    Shows rows and files, the records that wait to land and the age of the oldest, and what is wrong.
+    """
     _list(bootstrap, address, as_json)
 
 
@@ -194,7 +197,7 @@ def _quoted(topic: str) -> str:
 @click.option("--all", "everything", is_flag=True, help="Rewrite every file, large and sorted ones too.")
 @care_options
 def optimize(topics: tuple[str, ...], everything: bool, **how: Any) -> None:
-    """Rewrite small files into large sorted ones, without deleted rows. Without TOPICS: all."""
+    """Rewrite small files into large sorted ones. Leaves out deleted rows. Without TOPICS: all tables."""
     _care("optimize", topics, {"all": "true"} if everything else {}, **how)
 
 
@@ -203,7 +206,7 @@ def optimize(topics: tuple[str, ...], everything: bool, **how: Any) -> None:
 @click.option("--older-than", type=Duration(), metavar="1h", help="Their age. Default: the history settings.")
 @care_options
 def expire(topics: tuple[str, ...], older_than: int | None, **how: Any) -> None:
-    """Expire old snapshots; after a grace, delete files that only they reach. Without TOPICS: all."""
+    """Expire old snapshots. After a grace, deletes files that only they reach. Without TOPICS: all tables."""
     _care("expire", topics, {} if older_than is None else {"older_than_ms": str(older_than)}, **how)
 
 
@@ -213,7 +216,10 @@ def expire(topics: tuple[str, ...], older_than: int | None, **how: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Count the files without deleting them.")
 @care_options
 def orphans(topics: tuple[str, ...], older_than: int | None, dry_run: bool, **how: Any) -> None:
-    """Delete files that no snapshot reaches: the pipeline's own, and old ones of other writers. Without TOPICS: all."""
+    """Delete files that no snapshot reaches.
+
+    Deletes the pipeline's own files, and old files of other writers. Without TOPICS: of all tables.
+    """
     arguments = {} if older_than is None else {"older_than_ms": str(older_than)}
     _care("orphans", topics, arguments | ({"dry_run": "true"} if dry_run else {}), **how)
 
@@ -223,9 +229,9 @@ def orphans(topics: tuple[str, ...], older_than: int | None, dry_run: bool, **ho
 @click.option("--where", required=True, metavar="SQL", help="The condition, in DuckDB's SQL on the table's columns.")
 @care_options
 def delete(topic: str, where: str, **how: Any) -> None:
-    """Delete rows of a topic's table that meet a condition; consumers do not get them any more.
+    """Delete rows that meet a condition.
 
-    Records that have not landed yet are not deleted.
+    Consumers do not get these records any more. Records that have not landed yet are not deleted.
     """
     _care("delete", (topic,), {"where": where}, **how)
 
@@ -235,7 +241,10 @@ def delete(topic: str, where: str, **how: Any) -> None:
 @click.option("--accept-loss", is_flag=True, help="Drop lost files from the table, with their rows.")
 @care_options
 def repair(topics: tuple[str, ...], accept_loss: bool, **how: Any) -> None:
-    """Check all files of a table, say what is wrong, and release the topic if all is well. Without TOPICS: all."""
+    """Check a table's files, and release its topic.
+
+    Says what is wrong, and releases the topic only if all is well. Without TOPICS: all tables.
+    """
     _care("repair", topics, {"accept_loss": "true"} if accept_loss else {}, **how)
 
 
@@ -243,7 +252,10 @@ def repair(topics: tuple[str, ...], accept_loss: bool, **how: Any) -> None:
 @click.argument("topics", nargs=-1, required=True)
 @care_options
 def release(topics: tuple[str, ...], **how: Any) -> None:
-    """Let held topics land again without a check. If the cause is still there, the next round holds them again."""
+    """Let held topics land again without a check.
+
+    If the cause is still there, the next round holds them again.
+    """
     _care("release", topics, {}, **how)
 
 

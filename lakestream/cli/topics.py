@@ -106,7 +106,7 @@ def create(
 @json_option
 @bootstrap_option
 def describe(bootstrap: str, names: tuple[str, ...], all_configs: bool, as_json: bool) -> None:
-    """Show the partitions of topics with their offsets, and the topics' configs."""
+    """Show partitions, offsets and configs of topics."""
 
     async def run() -> list[dict[str, Any]]:
         async with open_client(bootstrap) as client:
@@ -162,7 +162,10 @@ def alter(
 @click.option("--if-exists", is_flag=True, help="Do not fail if a topic does not exist.")
 @bootstrap_option
 def delete(bootstrap: str, names: tuple[str, ...], if_exists: bool) -> None:
-    """Delete topics, with their records, tables and committed offsets."""
+    """Delete topics, with records and committed offsets.
+
+    A topic's table is dropped, too, unless its config lakestream.table.on.delete is `keep`.
+    """
 
     async def run() -> Any:
         states = [DeleteTopicState(name=name) for name in names]
