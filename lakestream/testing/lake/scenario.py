@@ -151,7 +151,7 @@ class LandingScenario(Scenario):
         max_bytes = chance.choice((1, 300, 1 << 20))
         readers = [Consumer(cluster, "consumer", partitions, max_bytes), Replayer(cluster, "replayer", partitions, 400)]
         expire = chance.random() < 0.5
-        others = [ForeignEngine(cluster, f"other-{n}", "main", expire) for n in range(self._lake_mix.foreigners)]
+        others = [ForeignEngine(cluster, f"other-{n}", "main", expire) for n in range(self._lake_mix.other_engines)]
         people = [Operator(cluster, f"operator-{n}", self._topics[:]) for n in range(self._lake_mix.operators)]
         work = [self._spawn(f"client-{n}", worker) for n, worker in enumerate(workers)]
         side = [self._spawn(f"reader-{n}", reader.run()) for n, reader in enumerate(readers)]

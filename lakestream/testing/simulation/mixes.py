@@ -58,7 +58,7 @@ _BAD_ENGINE = EngineFaults(twice=0.1, failed=0.1, died=0.01)
 class LakeMix(Mix):
     """A mix for topics with tables: how many engines and operators use the tables, and the faults of the workers."""
 
-    foreigners: int = 2
+    other_engines: int = 2
     engine: EngineFaults = _GOOD_ENGINE
     operators: int = 1
     members: tuple[int, ...] = ()
@@ -66,8 +66,8 @@ class LakeMix(Mix):
 
 
 LAKE_MIXES = {
-    "calm": LakeMix(faults=ClusterFaults(), foreigners=0),
-    "others at work": LakeMix(faults=ClusterFaults(), foreigners=3),
+    "calm": LakeMix(faults=ClusterFaults(), other_engines=0),
+    "others at work": LakeMix(faults=ClusterFaults(), other_engines=3),
     "lost and late answers": LakeMix(
         faults=ClusterFaults(log=_LOSSY, wal=_LOSSY, tables=_LOSSY, wire_lost=0.03), engine=_BAD_ENGINE
     ),
