@@ -62,7 +62,7 @@ from lakestream.stream.housekeeping.long_topics import LongTopics
 from lakestream.stream.housekeeping.merging import MoveLimits
 from lakestream.stream.housekeeping.mover import Mover
 from lakestream.stream.housekeeping.retention import Expiry, Retention
-from lakestream.stream.housekeeping.upkeep import Schedule, Upkeep
+from lakestream.stream.housekeeping.upkeep import Upkeep, UpkeepSchedule
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
@@ -265,12 +265,12 @@ def collected_after_ms(settings: Settings) -> int:
 def build_upkeep(core: Core, mover: Mover, metrics: Metrics) -> Upkeep:
     settings = core.settings
     collector = Collector(core.replica, core.command_log, core.wal, core.cache, settings.collector_grace_ms)
-    collector.emptied = lambda: asyncio.to_thread(allocator.give_back)
+    collector.on_cache_empty = lambda: asyncio.to_thread(allocator.give_back)
     expiry = Expiry(producers_ms=settings.producer_id_expiration_ms, offsets_ms=settings.offsets_retention_ms)
     retention = Retention(core.replica, core.rules.of, core.clock, expiry)
     lags = GroupLags(core.replica)
     publish_upkeep(metrics, collector, retention, mover, lags)
-    schedule = Schedule(
+    schedule = UpkeepSchedule(
         collect_s=settings.collector_interval_ms / 1000, retention_s=settings.log_retention_check_interval_ms / 1000
     )
     purge = core.lake.purge if core.lake is not None else None

@@ -148,7 +148,7 @@ class FollowsOurOwnCommitsOnly(History):
 
 def test_history_out_of_a_stale_snapshot_is_noticed_C7() -> None:
     said = first_violation(OTHERS, Classes(history=FollowsOurOwnCommitsOnly))
-    assert "as it was before command" in said or "lost bytes" in said
+    assert "with its value before command" in said or "lost bytes" in said
 
 
 class LeavesAFileOut(Lander):

@@ -1,7 +1,7 @@
-"""One simulated broker: the real parts, put together as a broker does, behind a front door that speaks no protocol.
+"""One simulated broker: the real parts, put together as in a broker, with methods in place of a protocol.
 
-The front door does what the Kafka handlers do with the parts: batches enter the appender in the order in which they
-came, a no is said only after a look at the end of the command log (L6), an unknown outcome is never called a no (L17).
+The methods use the parts as the Kafka handlers do: batches enter the appender in the order of their arrival, a refusal
+is given only after folding to the end of the command log (L6), and an unknown outcome is never a refusal (L17).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from lakestream.stream.housekeeping.long_topics import LongTopics, create_topic
 from lakestream.stream.housekeeping.merging import MoveLimits
 from lakestream.stream.housekeeping.mover import Mover
 from lakestream.stream.housekeeping.retention import Expiry, Retention
-from lakestream.stream.housekeeping.upkeep import Schedule, Upkeep
+from lakestream.stream.housekeeping.upkeep import Upkeep, UpkeepSchedule
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
@@ -50,18 +50,18 @@ from lakestream.testing.lake.node_catalog import NodeCatalog
 
 CHECKPOINT_S = 0.3
 SETTINGS = Settings(group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200)
-SCHEDULE = Schedule(collect_s=2.0, retention_s=1.5, move_s=0.7)
+SCHEDULE = UpkeepSchedule(collect_s=2.0, retention_s=1.5, move_s=0.7)
 MOVE_LIMITS = MoveLimits(
     quiet_ms=500, many_entries=6, window_entries=3, growth=2, dead_age_ms=1000, dead_bytes=100, write_timeout_s=3.0
 )
-"""All that takes minutes in a real cluster takes seconds here."""
+"""Seconds here stand for minutes in a real cluster."""
 _HEADER = struct.Struct(">i8xqqhi")
 """Of a batch from byte 23: last offset delta, max timestamp, producer id, producer epoch, first sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """How the simulated brokers are set up."""
+    """The settings of the simulated brokers."""
 
     timing: Timing
     append_limits: AppendLimits
@@ -73,7 +73,7 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """What the parts are made of: a test that breaks a rule on purpose puts its own class here."""
+    """The classes of the parts: a test that breaks a rule on purpose passes a class of its own."""
 
     replica: type[Replica] = Replica
     appender: type[Appender] = Appender
@@ -85,14 +85,14 @@ class Classes:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """What a reader gets: the log's bounds, and whole batches from the one that holds the offset."""
+class FetchResult:
+    """The result of a fetch: the log's bounds, and whole batches from the one with the asked offset on."""
 
     start: int
     end: int
     data: bytes
     sequence: int
-    """Up to where the broker had folded when it began to read."""
+    """The last command that the broker had folded when it began to read."""
 
 
 class Node:
@@ -132,7 +132,7 @@ class Node:
     # -- life -------------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """Join and serve until killed. Returns, or raises, if the broker cannot even start, as its process would."""
+        """Join and serve until killed. Returns or raises if the broker cannot start."""
         await self.replica.start()
         await self.membership.join()
         self.serving = True
@@ -155,7 +155,8 @@ class Node:
     # -- produce ----------------------------------------------------------------------------------------------------
 
     async def produce(self, topic: bytes, partition: int, batch: bytes) -> int:
-        """The base offset. Raises Rejected, Retry or Fenced if it is certainly not in the log, else Unknown."""
+        """Returns the base offset. Raises Rejected, Retry or Fenced if the batch is certainly not in the log, or
+        Unknown."""
         stream = self._find(topic, partition) or await self._find_current(topic, partition)
         delta, timestamp, producer, epoch, sequence = _HEADER.unpack_from(batch, 23)
         row: BatchRow = (stream.id, delta + 1, len(batch), timestamp, producer, epoch, sequence)
@@ -179,8 +180,8 @@ class Node:
 
     # -- fetch ------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, topic: bytes, partition: int, offset: int, max_bytes: int, wait_s: float) -> Fetched:
-        """Batches from `offset` on; waits for some if there are none. Raises Rejected, only when current."""
+    async def fetch(self, topic: bytes, partition: int, offset: int, max_bytes: int, wait_s: float) -> FetchResult:
+        """Batches from `offset` on; waits up to `wait_s` for the first one. Raises Rejected by a current state only."""
         deadline = self._clock.monotonic() + wait_s
         current = False
         while True:
@@ -200,7 +201,7 @@ class Node:
             data = b"".join(views)
             left = deadline - self._clock.monotonic()
             if data or left <= 0:
-                return Fetched(stream.start, stream.next, data, sequence)
+                return FetchResult(stream.start, stream.next, data, sequence)
             if self._find(topic, partition) is stream and stream.next == seen:
                 await self.waiting.wait([stream.id], left)
 
@@ -209,7 +210,7 @@ class Node:
         return views if views is not None else await self.reader.read(stream, offset, max_bytes)
 
     async def bounds(self, topic: bytes, partition: int) -> tuple[int, int]:
-        """Log start and end, current: a smaller end than one was acknowledged is a no (L6)."""
+        """The start and end of the log, after folding to the end of the command log (L6)."""
         stream = await self._find_current(topic, partition)
         return stream.start, stream.next
 
@@ -219,7 +220,7 @@ class Node:
         agreed(await create_topic(self.replica, CreateTopic(name, topic_id, partitions, 1, configs)))
 
     async def bound_pieces(self, partitions: int) -> None:
-        """From now on a command makes or deletes so many partitions at most."""
+        """Limit the partitions that one command creates or deletes."""
         await self.propose(AlterConfigs(b"", [("lakestream.command.partitions", str(partitions))]))
 
     async def delete_topic(self, topic_id: bytes) -> None:
@@ -239,7 +240,7 @@ class Node:
             raise Rejected(problem)
 
     async def committed(self, group: str, topic: bytes, partition: int) -> int:
-        """-1 if there is none; current (L6)."""
+        """The committed offset after folding to the end of the command log (L6); -1 if there is none."""
         stream = await self._find_current(topic, partition)
         found = self.replica.state.groups.by_name.get(group)
         commit = found.offsets.get(stream.id) if found is not None else None
@@ -269,7 +270,7 @@ class Node:
 
 
 CANNOT_START = (Retry, Unknown, Fenced, Corrupt, Halted)
-"""What ends a broker's process while it starts."""
+"""The errors that end a broker's process while it starts."""
 
 
 def _nothing() -> None:
