@@ -16,8 +16,8 @@ from lakestream.protocol.kafka.wire.framing import uvarint
 from lakestream.protocol.serving.admission import Limits
 from lakestream.protocol.serving.client_warnings import Complaints
 from lakestream.stream.batch_tables import ManyBatches
-from lakestream.stream.rules import Rules
 from tests.core import TestBroker, start_broker
+from tests.front_door import front_door
 from tests.property.test_server_fuzz import Wire, feed, tiny_metadata
 from tests.toyserver import METADATA, PRODUCE, request
 
@@ -44,8 +44,17 @@ class World:
     def __init__(self, broker: TestBroker, limits: Limits, with_runs: bool) -> None:
         self.broker = broker
         self.runs: list[int] = []
-        self.rules = Rules(broker.replica, {})
-        self.api = ProduceApi(broker.replica, broker.appender, self.rules, StoppedClock())
+        submit: Callable[[Any], None] = broker.appender.submit
+
+        def counted(submission: Any) -> None:
+            if isinstance(submission, ManyBatches):
+                self.runs.append(len(submission.table))
+            submit(submission)
+
+        broker.appender.submit = counted  # type: ignore[method-assign]
+        streams = front_door(broker.replica, appender=broker.appender, reader=broker.reader)
+        self.rules = streams.rules
+        self.api = ProduceApi(streams, StoppedClock())
         self.board = Switchboard(
             limits=limits, handlers={METADATA: tiny_metadata}, produce=self.api, unsupported_version=None,
             complaints=Complaints(SystemClock(), log),
@@ -55,14 +64,6 @@ class World:
             self.board.take_run = None
         self.connection, self.wire = Connection(self.board), Wire()
         self.connection.connection_made(self.wire)
-        submit: Callable[[Any], None] = broker.appender.submit
-
-        def counted(submission: Any) -> None:
-            if isinstance(submission, ManyBatches):
-                self.runs.append(len(submission.table))
-            submit(submission)
-
-        broker.appender.submit = counted  # type: ignore[method-assign]
 
     @classmethod
     async def make(cls, limits: Limits | None = None, with_runs: bool = True, **broker: Any) -> "World":

@@ -43,7 +43,7 @@ from lakestream.pipeline.landing.planner import RoundLimits
 from lakestream.pipeline.landing.rounds import Here
 from lakestream.process.clock import SystemClock
 from lakestream.settings import Settings, data_uri
-from lakestream.stream.appender import Submission
+from lakestream.stream.submissions import Submission
 from tests.pipeline_live import live_files
 
 PIPELINE = 1_000_000
@@ -101,7 +101,7 @@ class VerifyWorld:
             Parts(
                 command_log=core.command_log, wal=core.wal, replica=core.replica, membership=core.membership,
                 appender=core.appender, waiting=core.waiting, kafka=kafka.server, http=http, background=[],
-                before_drain=kafka.groups.stop, dump=dump_here,
+                before_drain=core.streams.groups.stop, dump=dump_here,
             ),
             1.0,
         )  # fmt: skip

@@ -57,7 +57,6 @@ from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.groups.coordinator import GroupCoordinator
 from lakestream.stream.groups.lags import GroupLags
-from lakestream.stream.groups.offsets import GroupOffsets
 from lakestream.stream.housekeeping.collector import Collector
 from lakestream.stream.housekeeping.long_topics import LongTopics
 from lakestream.stream.housekeeping.merging import MoveLimits
@@ -67,6 +66,7 @@ from lakestream.stream.housekeeping.upkeep import Schedule, Upkeep
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
+from lakestream.stream.streams import FrontDoor
 from lakestream.stream.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ class Core:
     replica: Replica
     cache: Cache
     appender: Appender
-    reader: Reader
     waiting: Waiting
+    streams: FrontDoor
     rules: Rules
     membership: Membership
     lake: "Lake | None"
@@ -170,6 +170,12 @@ async def build_core(settings: Settings, broker_id: int) -> Core:
         under_way_bytes=settings.memory_bytes // 2,
         uploads=settings.ticks_in_flight if wal.linger_ms else 1,
     )
+    appender = Appender(replica, wal, cache, clock, append_limits)
+    reader = Reader(replica, wal, cache, ReadLimits(cache_bytes=settings.cache_bytes), history)
+    waiting = Waiting(replica)
+    rules = Rules(replica, topic_defaults(kafka_names(asdict(settings).items())))
+    membership = Membership(replica, clock, random, about(settings), timing(settings))
+    groups = GroupCoordinator(replica, settings, clock, random, lambda: membership.current)
     return Core(
         settings=settings,
         clock=clock,
@@ -178,11 +184,11 @@ async def build_core(settings: Settings, broker_id: int) -> Core:
         wal=wal,
         replica=replica,
         cache=cache,
-        appender=Appender(replica, wal, cache, clock, append_limits),
-        reader=Reader(replica, wal, cache, ReadLimits(cache_bytes=settings.cache_bytes), history),
-        waiting=Waiting(replica),
-        rules=Rules(replica, topic_defaults(kafka_names(asdict(settings).items()))),
-        membership=Membership(replica, clock, random, about(settings), timing(settings)),
+        appender=appender,
+        waiting=waiting,
+        streams=FrontDoor(replica, appender, reader, waiting, rules, groups),
+        rules=rules,
+        membership=membership,
         lake=lake,
     )
 
@@ -219,7 +225,6 @@ class Kafka:
     server: KafkaServer
     produce: ProduceApi
     fetch: FetchApi
-    groups: GroupCoordinator
 
 
 def build_kafka(core: Core) -> Kafka:
@@ -227,13 +232,12 @@ def build_kafka(core: Core) -> Kafka:
     shown = kafka_names(asdict(settings).items())
     per_minute = TokenBucket(core.clock, settings.auto_create_topics_per_minute)
     maker = TopicMaker(replica, shown, core.random, per_minute, settings.auto_create_topics_per_request)
-    groups = GroupCoordinator(replica, settings, core.clock, core.random, lambda: core.membership.current)
-    offsets = GroupOffsets(replica, groups)
-    produce = ProduceApi(replica, core.appender, core.rules, core.clock)
+    streams = core.streams
+    produce = ProduceApi(streams, core.clock)
     named = settings.max_fetch_session_partitions
     sessions = Sessions(core.random, core.clock, most_partitions=named)
     room = AnswerRoom(settings.fetch_max_bytes, settings.memory_bytes, lambda: server.unsent_bytes)
-    fetch = FetchApi(replica, core.reader, core.waiting, sessions, core.clock, room)
+    fetch = FetchApi(streams, sessions, core.clock, room)
     handlers: dict[int, Handler] = {}
     metadata = MetadataApis(replica, maker, lambda: [PRODUCE, *handlers])
     for family in (
@@ -241,17 +245,17 @@ def build_kafka(core: Core) -> Kafka:
         fetch,
         TopicApis(replica, maker, shown),
         ConfigApis(replica, shown),
-        OffsetApis(replica, core.reader),
+        OffsetApis(streams),
         ProducerApis(replica),
-        GroupApis(replica, groups, offsets),
-        GroupOffsetApis(replica, offsets, settings.offset_metadata_max_bytes),
+        GroupApis(streams),
+        GroupOffsetApis(streams, settings.offset_metadata_max_bytes),
         TopicPartitionApis(replica),
         ReplicaApis(replica, data_uri(settings), data_folder(settings)),
         AclApis(),
     ):
         handlers |= family.handlers()
     server = KafkaServer(handlers, produce, limits(settings), core.clock, metadata.unsupported_version)
-    return Kafka(server=server, produce=produce, fetch=fetch, groups=groups)
+    return Kafka(server=server, produce=produce, fetch=fetch)
 
 
 def limits(settings: Settings) -> Limits:
@@ -349,11 +353,11 @@ async def _run(settings: Settings, broker_id: int, ready_fd: int | None, log_soc
             kafka=kafka.server,
             http=http,
             background=[
-                kafka.groups.run,
+                core.streams.groups.run,
                 upkeep.run,
                 lambda: sweep_now_and_then(lambda: core.appender.stats.ticks, core.clock),
             ],
-            before_drain=kafka.groups.stop,
+            before_drain=core.streams.groups.stop,
             dump=dump_in_a_fork,
         ),
         settings.drain_ms / 1000,

@@ -12,10 +12,10 @@ leaves an object that nobody refers to, never a hole.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
-from typing import Protocol, cast
+from typing import cast
 
 from lakestream.errors import Exists, Fenced, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
@@ -24,7 +24,6 @@ from lakestream.model.batches.header import stamp
 from lakestream.model.batches.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.model.cluster_time import stamp_time
 from lakestream.model.commands import APPEND
-from lakestream.model.kernels.produce_loops import STREAM
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.reasons import No
 from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
@@ -37,59 +36,9 @@ from lakestream.stream.cache import Cache
 from lakestream.stream.gathering import Patience
 from lakestream.stream.limits import AppendLimits
 from lakestream.stream.stamping import give_later_times, stamp_times
+from lakestream.stream.submissions import Batches, Submitted, streams_of
 
 log = logging.getLogger(__name__)
-
-BatchRow = tuple[int, int, int, int, int, int, int]
-"""Stream, record count, length, max timestamp, producer id, producer epoch, first sequence."""
-Answer = list[int] | LakestreamError
-"""A base offset or a negative reason for each batch; or the error that befell all of them alike."""
-
-
-class Batches(Protocol):
-    """The batches of one request: `release` is called when their bytes are not needed any more, then `done`, once.
-
-    `rows`, `views` and `results` belong together, item by item; `size` is the sum of the rows' lengths. `stamped` has
-    the places of those that get an append time (L19).
-    """
-
-    rows: list[BatchRow]
-    views: list[memoryview]
-    results: list[int]
-    size: int
-
-    @property
-    def stamped(self) -> Sequence[int]: ...
-
-    def release(self) -> None: ...
-
-    def done(self, answer: Answer, /) -> None: ...
-
-
-class Submission:
-    """Batches with functions to call."""
-
-    __slots__ = ("done", "release", "results", "rows", "size", "stamped", "views")
-
-    def __init__(
-        self,
-        rows: list[BatchRow],
-        views: list[memoryview],
-        release: Callable[[], None],
-        done: Callable[[Answer], None],
-        stamped: Sequence[int] = (),
-    ) -> None:
-        self.rows = rows
-        self.views = views
-        self.release = release
-        self.done = done
-        self.size = sum(row[2] for row in rows)
-        self.results = [0] * len(rows)
-        self.stamped = stamped
-
-
-Submitted = Batches | ManyBatches
-
 
 class Tick:
     """One WAL object on its way. Its batches are in `rows` and `owners`; in `joined` if some of them came in tables."""
@@ -438,9 +387,3 @@ class Appender:
             self.on_pressure(False)
         if not self._under_way_bytes and not self._gathered:
             self._quiet.set()
-
-
-def streams_of(submission: Submitted) -> set[int]:
-    if isinstance(submission, ManyBatches):
-        return set(submission.table[:, STREAM].tolist())
-    return {row[0] for row in submission.rows}

@@ -13,7 +13,7 @@ from lakestream.model.kernels.produce_loops import ADDRESS, COLUMNS, LENGTH, STR
 from lakestream.model.streams import HEAD, ROW
 
 if TYPE_CHECKING:
-    from lakestream.stream.appender import Batches
+    from lakestream.stream.submissions import Batches
 
 Numbers = NDArray[np.int64]
 NONE: Numbers = np.empty(0, np.int64)

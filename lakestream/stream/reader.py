@@ -65,7 +65,7 @@ INLINE_LOOK_UP_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecord:
     """A record found by its time."""
 
     offset: int
@@ -149,14 +149,14 @@ class Reader:
 
     # -- finding by time --------------------------------------------------------------------------------------------
 
-    async def find_timestamp(self, stream: Stream, timestamp: int) -> Found | None:
+    async def find_timestamp(self, stream: Stream, timestamp: int) -> FoundRecord | None:
         """The first record with this timestamp or a later one."""
         floor = stream.start
         while floor < stream.landed:
             upto = stream.landed
             row = await self._old(stream).find_time(stream, timestamp, floor, upto)
             if row is not None:
-                return Found(row.offset, row.timestamp)
+                return FoundRecord(row.offset, row.timestamp)
             floor = upto
         for entry in list(stream.entries(floor)):
             if entry.max_timestamp < timestamp:
@@ -165,18 +165,18 @@ class Reader:
                 if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] >= timestamp:
                     found = await self._look_into(batch, records.find_timestamp, timestamp, max(stream.start, floor))
                     if found is not None:
-                        return Found(*found)
+                        return FoundRecord(*found)
         return None
 
-    async def find_max_timestamp(self, stream: Stream) -> Found | None:
+    async def find_max_timestamp(self, stream: Stream) -> FoundRecord | None:
         """The record with the greatest timestamp, the first of several."""
-        best: Found | None = None
+        best: FoundRecord | None = None
         floor = stream.start
         while floor < stream.landed:
             upto = stream.landed
             row = await self._old(stream).latest_time(stream, floor, upto)
             if row is not None and (best is None or row.timestamp > best.timestamp):
-                best = Found(row.offset, row.timestamp)
+                best = FoundRecord(row.offset, row.timestamp)
             floor = upto
         entries = sorted(stream.entries(floor), key=lambda entry: (-entry.max_timestamp, entry.base))
         for entry in entries:
@@ -187,7 +187,7 @@ class Reader:
                     continue
                 found = await self._look_into(batch, records.find_max_timestamp, max(stream.start, floor))
                 if found is not None and (best is None or found[1] > best.timestamp):
-                    best = Found(*found)
+                    best = FoundRecord(*found)
         return best
 
     async def _look_into(

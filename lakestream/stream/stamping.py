@@ -8,7 +8,7 @@ from lakestream.model.streams import HEAD, ROW
 from lakestream.stream.batch_tables import ManyBatches
 
 if TYPE_CHECKING:
-    from lakestream.stream.appender import Submitted
+    from lakestream.stream.submissions import Submitted
 
 
 def stamp_times(submissions: "Sequence[Submitted]", time_ms: int) -> set[int]:

@@ -19,7 +19,7 @@ from lakestream.model.producers import AGAIN_MAX, Producer, Producers, Sequence
 from lakestream.model.reasons import Reason
 from lakestream.model.state import dump, load
 from lakestream.stream.limits import AppendLimits, ReadLimits
-from lakestream.stream.reader import LOOK_UPS_AT_ONCE, Found
+from lakestream.stream.reader import LOOK_UPS_AT_ONCE, FoundRecord
 from tests.core import batch, start_broker
 
 
@@ -182,7 +182,7 @@ async def test_times_are_found_behind_a_log_start_in_the_middle_of_a_batch() -> 
     await broker.replica.propose(AdvanceLogStart([(stream.id, 1)]))
     first = await broker.reader.find_timestamp(stream, 150)
     greatest = await broker.reader.find_max_timestamp(stream)
-    assert (first, greatest) == (Found(2, 200), Found(2, 200))
+    assert (first, greatest) == (FoundRecord(2, 200), FoundRecord(2, 200))
     await broker.stop()
 
 
@@ -193,8 +193,8 @@ async def test_a_large_batch_that_the_log_start_cut_is_searched_without_an_objec
     await broker.replica.propose(AdvanceLogStart([(stream.id, 1)]))
     tracemalloc.start()
     try:
-        assert await broker.reader.find_timestamp(stream, 0) == Found(1, 1)
-        assert await broker.reader.find_max_timestamp(stream) == Found(6, 6)
+        assert await broker.reader.find_timestamp(stream, 0) == FoundRecord(1, 1)
+        assert await broker.reader.find_max_timestamp(stream) == FoundRecord(6, 6)
         assert tracemalloc.get_traced_memory()[1] < 500_000
     finally:
         tracemalloc.stop()
@@ -219,8 +219,8 @@ async def test_times_are_looked_up_in_a_thread_where_that_may_take_long(
             return find(*args)
 
         monkeypatch.setattr(records_module, find.__name__, noted)
-    assert await broker.reader.find_timestamp(stream, 5) == Found(0, 7)
-    assert await broker.reader.find_max_timestamp(stream) == Found(0, 7)
+    assert await broker.reader.find_timestamp(stream, 5) == FoundRecord(0, 7)
+    assert await broker.reader.find_max_timestamp(stream) == FoundRecord(0, 7)
     assert [thread is not threading.main_thread() for thread in threads] == [apart] * 2
     await broker.stop()
 
@@ -234,6 +234,6 @@ async def test_others_have_their_turn_between_look_ups_of_times() -> None:
     while not looking.done():
         turns += 1
         await asyncio.sleep(0)
-    assert set(await looking) == {Found(0, 5)}
+    assert set(await looking) == {FoundRecord(0, 5)}
     assert turns >= len(streams) / LOOK_UPS_AT_ONCE
     await broker.stop()

@@ -17,6 +17,7 @@ from lakestream.protocol.kafka.wire.fast_answers import Fetched
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Wanted
 from lakestream.protocol.serving.answer_budget import AnswerRoom
 from tests.core import TestBroker, batch, start_broker
+from tests.front_door import front_door
 
 LONG_MS = 20_000
 SOON_S = 2.0
@@ -57,7 +58,8 @@ async def world(limit_bytes: int = 1 << 30) -> AsyncIterator[World]:
 
     room = AnswerRoom(50 << 20, limit_bytes, unsent)
     sessions = Sessions(Random(1), clock)
-    made = World(broker, FetchApi(broker.replica, broker.reader, broker.waiting, sessions, clock, room))
+    streams = front_door(broker.replica, reader=broker.reader, waiting=broker.waiting)
+    made = World(broker, FetchApi(streams, sessions, clock, room))
     try:
         yield made
     finally:

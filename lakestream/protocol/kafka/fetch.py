@@ -8,7 +8,6 @@ import asyncio
 
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.interfaces import Buffer, Clock
-from lakestream.metadata.replica import Replica
 from lakestream.model.batches.records import next_offset
 from lakestream.model.streams import Stream
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
@@ -17,8 +16,7 @@ from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Session, Sess
 from lakestream.protocol.kafka.wire.fast_answers import Fetched, encode_fetch_response
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
 from lakestream.protocol.serving.answer_budget import AnswerRoom
-from lakestream.stream.reader import Reader
-from lakestream.stream.waiting import Waiting
+from lakestream.stream.streams import FrontDoor
 
 FETCH = 1
 READ_COMMITTED = 1
@@ -44,12 +42,8 @@ class FetchStats:
 class FetchApi:
     """Answers Fetch requests."""
 
-    def __init__(
-        self, replica: Replica, reader: Reader, waiting: Waiting, sessions: Sessions, clock: Clock, room: AnswerRoom
-    ) -> None:
-        self._replica = replica
-        self._reader = reader
-        self._waiting = waiting
+    def __init__(self, streams: FrontDoor, sessions: Sessions, clock: Clock, room: AnswerRoom) -> None:
+        self._streams = streams
         self._sessions = sessions
         self._clock = clock
         self._room = room
@@ -93,11 +87,11 @@ class FetchApi:
             errors = size < 0
             if errors and not current:
                 # A no has to be current (L6): fold to the end of the log, then look once more.
-                await self._replica.catch_up()
+                await self._streams.catch_up()
                 current = True
                 continue
             left = deadline - self._clock.monotonic()
-            if errors or size >= enough or left <= 0 or not wanted or self._waiting.closing:
+            if errors or size >= enough or left <= 0 or not wanted or self._streams.closing:
                 return results
             # More than there is room for never comes. Without anything it waits: it would ask again at once.
             if size and _filled(wanted, results, budget) >= min(enough, budget):
@@ -112,16 +106,16 @@ class FetchApi:
         Who asks for a lot, and gets it in drops, is not read everything again for each of them.
         """
         streams = [stream.id for _, stream, _, _, _ in seen]
-        while (left := deadline - self._clock.monotonic()) > 0 and not self._waiting.closing:
+        while (left := deadline - self._clock.monotonic()) > 0 and not self._streams.closing:
             growth = 0
             for key, stream, size, start, landed in seen:
                 growth += stream.size - size
-                changed = self._stream(key) is not stream or stream.start != start or stream.landed != landed
+                changed = self._streams.stream(*key) is not stream or stream.start != start or stream.landed != landed
                 if changed or growth >= missing:
                     return
             self.stats.waiting += 1
             try:
-                await self._waiting.wait(streams, left)
+                await self._streams.wait(streams, left)
             finally:
                 self.stats.waiting -= 1
 
@@ -136,9 +130,9 @@ class FetchApi:
         for place, (key, one) in enumerate(wanted.items(), 1):
             if place % TURN_PARTITIONS == 0:
                 await asyncio.sleep(0)  # others have their turn
-            stream = self._stream(key)
+            stream = self._streams.stream(*key)
             if stream is None:
-                by_id = isinstance(key[0], bytes) and key[0] not in self._replica.state.topics.by_id
+                by_id = isinstance(key[0], bytes) and self._streams.topic(key[0]) is None
                 unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 results[key] = Fetched(one.partition, unknown, -1, -1, -1, aborted_transactions=[])
                 errors = True
@@ -163,21 +157,11 @@ class FetchApi:
             return [], 0
         max_bytes = min(wanted.max_bytes, max(budget, 0))
         try:
-            views = self._reader.cached(stream, wanted.fetch_offset, max_bytes, at_least_one)
-            if views is None:
-                views = await self._reader.read(stream, wanted.fetch_offset, max_bytes, at_least_one)
-            return views, 0
+            return await self._streams.read(stream, wanted.fetch_offset, max_bytes, at_least_one), 0
         except Rejected:
             return [], int(ErrorCode.OFFSET_OUT_OF_RANGE)
         except LakestreamError:
             return [], int(ErrorCode.KAFKA_STORAGE_ERROR)
-
-    def _stream(self, key: PartitionKey) -> Stream | None:
-        topics = self._replica.state.topics
-        topic = topics.by_name.get(key[0]) if isinstance(key[0], str) else topics.by_id.get(key[0])
-        if topic is None or not 0 <= key[1] < len(topic.streams):
-            return None
-        return self._replica.state.streams.by_id[topic.streams[key[1]]]
 
 
 def _filled(wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, Fetched], budget: int) -> int:

@@ -7,11 +7,9 @@ group or topic, is answered with -1; names and ids of topics are resolved by the
 from collections.abc import Callable, Iterable
 
 from lakestream.errors import LakestreamError
-from lakestream.metadata.replica import Replica
 from lakestream.model.groups.group import Commit
 from lakestream.model.groups.offsets import CommitOffsets, CommitRow, DeleteOffsets
 from lakestream.model.reasons import Reason
-from lakestream.model.topics import Topic
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.messages.offsets import (
@@ -33,7 +31,7 @@ from lakestream.protocol.kafka.messages.offsets import (
     OffsetFetchResponseTopic,
 )
 from lakestream.protocol.kafka.refusals import refusal
-from lakestream.stream.groups.offsets import GroupOffsets
+from lakestream.stream.streams import FrontDoor
 
 NOT_COMMITTED = ErrorCode.COORDINATOR_NOT_AVAILABLE
 NOT_KNOWN_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -47,9 +45,9 @@ NOTHING = Commit(-1, -1, "", 0, 0)
 class GroupOffsetApis:
     """`note_max_bytes` is the longest note that a client may commit with an offset."""
 
-    def __init__(self, replica: Replica, offsets: GroupOffsets, note_max_bytes: int) -> None:
-        self._replica = replica
-        self._offsets = offsets
+    def __init__(self, streams: FrontDoor, note_max_bytes: int) -> None:
+        self._streams = streams
+        self._offsets = streams.offsets
         self._note_max_bytes = note_max_bytes
 
     def handlers(self) -> dict[int, Handler]:
@@ -101,7 +99,7 @@ class GroupOffsetApis:
         self, asked: OffsetCommitRequestTopic, partition: OffsetCommitRequestPartition, by_id: bool
     ) -> CommitRow | ErrorCode:
         note = partition.committed_metadata or ""
-        topic = self._topic(asked.topic_id if by_id else asked.name)
+        topic = self._streams.topic(asked.topic_id if by_id else asked.name)
         if topic is None and by_id:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if topic is None or not 0 <= partition.partition_index < len(topic.streams):
@@ -112,18 +110,14 @@ class GroupOffsetApis:
         return stream, partition.committed_offset, partition.committed_leader_epoch, note
 
     def _knows(self, group: str) -> bool:
-        return group in self._replica.state.groups.by_name
-
-    def _topic(self, named: str | bytes) -> Topic | None:
-        topics = self._replica.state.topics
-        return topics.by_id.get(named) if isinstance(named, bytes) else topics.by_name.get(named)
+        return group in self._streams.state.groups.by_name
 
     async def _firmly(self, judge: Callable[[], list[CommitRow | ErrorCode]]) -> list[CommitRow | ErrorCode]:
         """That a topic is not there is said only after a look at the end of the log (L6)."""
         judged = judge()
         unknown = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if any(isinstance(row, ErrorCode) and row in unknown for row in judged):
-            await self._replica.catch_up()
+            await self._streams.catch_up()
             judged = judge()
         return judged
 
@@ -153,7 +147,7 @@ class GroupOffsetApis:
         )
 
     def _everything(self, commits: dict[int, Commit]) -> list[OffsetFetchResponseTopic]:
-        streams = self._replica.state.streams.by_id
+        streams = self._streams.state.streams.by_id
         topics: dict[bytes, OffsetFetchResponseTopic] = {}
         for stream_id, commit in commits.items():
             stream = streams.get(stream_id)
@@ -168,7 +162,7 @@ class GroupOffsetApis:
     def _some(
         self, asked: OffsetFetchRequestTopic, commits: dict[int, Commit], by_id: bool
     ) -> OffsetFetchResponseTopic:
-        topic = self._topic(asked.topic_id if by_id else asked.name)
+        topic = self._streams.topic(asked.topic_id if by_id else asked.name)
         streams = topic.streams if topic is not None else []
 
         def found(partition: int) -> Commit | ErrorCode:
@@ -196,7 +190,7 @@ class GroupOffsetApis:
         asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
         try:
             if any(self._stream(*one) is None for one in asked):
-                await self._replica.catch_up()
+                await self._streams.catch_up()
             streams = [self._stream(*one) for one in asked]
             known = [stream for stream in streams if stream is not None]
             deleted = dict(
@@ -210,8 +204,8 @@ class GroupOffsetApis:
         return OffsetDeleteResponse(topics=delete_answers(request, codes))
 
     def _stream(self, name: str, partition: int) -> int | None:
-        topic = self._topic(name)
-        return topic.streams[partition] if topic is not None and 0 <= partition < len(topic.streams) else None
+        stream = self._streams.stream(name, partition)
+        return stream.id if stream is not None else None
 
 
 def offset_answer(partition: int, found: Commit | ErrorCode) -> OffsetFetchResponsePartition:

@@ -9,9 +9,7 @@ A newcomer whose connection is gone when the join phase ends does not become a m
 from dataclasses import dataclass
 
 from lakestream.errors import LakestreamError, Rejected
-from lakestream.metadata.replica import Replica
 from lakestream.model.groups.group import GroupState
-from lakestream.model.groups.membership import coordinator
 from lakestream.model.reasons import Reason
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
@@ -43,9 +41,8 @@ from lakestream.protocol.kafka.messages.membership import (
     SyncGroupResponse,
 )
 from lakestream.protocol.kafka.refusals import refusal
-from lakestream.stream.groups.coordinator import GroupCoordinator
-from lakestream.stream.groups.offsets import GroupOffsets
 from lakestream.stream.groups.waiting_members import JoinRequest, MemberIdRequired, SyncRequest
+from lakestream.stream.streams import FrontDoor
 
 GROUP, TRANSACTION = 0, 1
 CLASSIC = "classic"
@@ -71,7 +68,7 @@ def problem_of(error: LakestreamError) -> ErrorCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCoordinator:
     """Where a coordinator is, or why there is none."""
 
     node_id: int = -1
@@ -84,10 +81,10 @@ class Found:
 class GroupApis:
     """Handlers of the groups' APIs, those of offsets aside."""
 
-    def __init__(self, replica: Replica, coordinator: GroupCoordinator, offsets: GroupOffsets) -> None:
-        self._replica = replica
-        self._coordinator = coordinator
-        self._offsets = offsets
+    def __init__(self, streams: FrontDoor) -> None:
+        self._streams = streams
+        self._groups = streams.groups
+        self._offsets = streams.offsets
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -121,7 +118,7 @@ class GroupApis:
             connected=lambda: not connection.closed,
         )
         try:
-            joined = await self._coordinator.join(wish)
+            joined = await self._groups.join(wish)
         except MemberIdRequired as answer:
             code = ErrorCode.MEMBER_ID_REQUIRED
             return JoinGroupResponse(error_code=code, protocol_name=nothing, member_id=answer.member_id)
@@ -155,7 +152,7 @@ class GroupApis:
             assignments=[(one.member_id, bytes(one.assignment)) for one in request.assignments],
         )
         try:
-            synced = await self._coordinator.sync(wish)
+            synced = await self._groups.sync(wish)
         except LakestreamError as error:
             return SyncGroupResponse(error_code=problem_of(error))
         return SyncGroupResponse(
@@ -164,7 +161,7 @@ class GroupApis:
 
     async def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
         try:
-            await self._coordinator.heartbeat(
+            await self._groups.heartbeat(
                 request.group_id, request.generation_id, request.member_id, request.group_instance_id
             )
         except LakestreamError as error:
@@ -177,7 +174,7 @@ class GroupApis:
         if single:
             leavers = [(request.member_id, None)]
         try:
-            results = await self._coordinator.leave(request.group_id, leavers)
+            results = await self._groups.leave(request.group_id, leavers)
         except LakestreamError as error:
             return LeaveGroupResponse(error_code=problem_of(error))
         if single:
@@ -218,19 +215,18 @@ class GroupApis:
             port=one.port,
         )
 
-    def _find(self, key: str, key_type: int) -> Found:
+    def _find(self, key: str, key_type: int) -> FoundCoordinator:
         if key_type == TRANSACTION:
             # The answer on which producers fail at once and for good, as that to their InitProducerId.
             text = "transactions are not supported yet"
-            return Found(code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message=text)
+            return FoundCoordinator(code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message=text)
         if key_type != GROUP:
-            return Found(code=ErrorCode.INVALID_REQUEST, message=f"there are no coordinators of type {key_type}")
-        state = self._replica.state
-        owner = coordinator(state, key)
-        if owner is None:
-            return Found(code=TRY_AGAIN, message="no broker is alive")
-        broker = state.members.by_id[owner]
-        return Found(broker.id, broker.host, broker.port)
+            text = f"there are no coordinators of type {key_type}"
+            return FoundCoordinator(code=ErrorCode.INVALID_REQUEST, message=text)
+        broker = self._streams.coordinator(key)
+        if broker is None:
+            return FoundCoordinator(code=TRY_AGAIN, message="no broker is alive")
+        return FoundCoordinator(broker.id, broker.host, broker.port)
 
     async def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         described = [await self._describe(name, context.version) for name in request.groups]

@@ -15,6 +15,7 @@ from lakestream.model.commands import Body
 from lakestream.model.reasons import No
 from lakestream.model.state import Outcome
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
+from lakestream.stream.streams import FrontDoor
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,10 @@ async def settled(
     return Refusal(code_of(outcome.reason), outcome.message) if isinstance(outcome, No) else outcome
 
 
-async def stale(replica: Replica, not_done: ErrorCode = ErrorCode.NOT_CONTROLLER) -> Refusal | None:
+async def stale(state: Replica | FrontDoor, not_done: ErrorCode = ErrorCode.NOT_CONTROLLER) -> Refusal | None:
     """Be current, so that a no is no old news (L6); a refusal of everything if that cannot be."""
     try:
-        await replica.catch_up()
+        await state.catch_up()
     except LakestreamError as error:
         return Refusal(not_done, str(error))
     return None
