@@ -10,11 +10,11 @@ from lakestream.model.batches.records import Record, encode_batch
 from lakestream.process.clock import SystemClock
 from lakestream.protocol.kafka.connections.connection import Connection
 from lakestream.protocol.kafka.connections.server import log
-from lakestream.protocol.kafka.connections.shared_board import Switchboard
+from lakestream.protocol.kafka.connections.shared_board import KafkaBoard
 from lakestream.protocol.kafka.produce import ProduceApi
 from lakestream.protocol.kafka.wire.framing import uvarint
 from lakestream.protocol.serving.admission import Limits
-from lakestream.protocol.serving.client_warnings import Complaints
+from lakestream.protocol.serving.client_warnings import ClientWarnings
 from lakestream.stream.batch_tables import ManyBatches
 from tests.core import TestBroker, start_broker
 from tests.front_door import front_door
@@ -55,9 +55,9 @@ class World:
         streams = front_door(broker.replica, appender=broker.appender, reader=broker.reader)
         self.rules = streams.rules
         self.api = ProduceApi(streams, StoppedClock())
-        self.board = Switchboard(
+        self.board = KafkaBoard(
             limits=limits, handlers={METADATA: tiny_metadata}, produce=self.api, unsupported_version=None,
-            complaints=Complaints(SystemClock(), log),
+            warnings=ClientWarnings(SystemClock(), log),
         )  # fmt: skip
         self.board.loop = asyncio.get_running_loop()
         if not with_runs:

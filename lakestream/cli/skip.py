@@ -25,7 +25,7 @@ def skip(sequence: int, yes: bool, **flags: Any) -> None:
     """
     settings = loaded_settings(flags).settings
     apply_umask(settings.umask)
-    from lakestream.assembly.broker import command_log_path
+    from lakestream.assembly.stores import command_log_path
 
     path = command_log_path(settings)
     if not path.exists():
@@ -35,7 +35,7 @@ def skip(sequence: int, yes: bool, **flags: Any) -> None:
 
 
 async def _skip(settings: Settings, sequence: int, yes: bool) -> None:
-    from lakestream.assembly.broker import open_repairable_log, open_wal
+    from lakestream.assembly.stores import open_repairable_log, open_wal
     from lakestream.metadata import skipping
     from lakestream.metadata.describe import describe_command
 

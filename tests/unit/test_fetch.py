@@ -15,7 +15,7 @@ from lakestream.protocol.kafka.fetch import FetchApi
 from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Sessions
 from lakestream.protocol.kafka.wire.fast_answers import Fetched
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Wanted
-from lakestream.protocol.serving.answer_budget import AnswerRoom
+from lakestream.protocol.serving.answer_budget import AnswerBudget
 from tests.core import TestBroker, batch, start_broker
 from tests.front_door import front_door
 
@@ -56,7 +56,7 @@ async def world(limit_bytes: int = 1 << 30) -> AsyncIterator[World]:
     def unsent() -> int:
         return made.unsent
 
-    room = AnswerRoom(50 << 20, limit_bytes, unsent)
+    room = AnswerBudget(50 << 20, limit_bytes, unsent)
     sessions = Sessions(Random(1), clock)
     streams = front_door(broker.replica, reader=broker.reader, waiting=broker.waiting)
     made = World(broker, FetchApi(streams, sessions, clock, room))

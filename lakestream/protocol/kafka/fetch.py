@@ -15,7 +15,7 @@ from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Session, Sessions
 from lakestream.protocol.kafka.wire.fast_answers import Fetched, encode_fetch_response
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
-from lakestream.protocol.serving.answer_budget import AnswerRoom
+from lakestream.protocol.serving.answer_budget import AnswerBudget
 from lakestream.stream.streams import FrontDoor
 
 FETCH = 1
@@ -42,7 +42,7 @@ class FetchStats:
 class FetchApi:
     """Answers Fetch requests."""
 
-    def __init__(self, streams: FrontDoor, sessions: Sessions, clock: Clock, room: AnswerRoom) -> None:
+    def __init__(self, streams: FrontDoor, sessions: Sessions, clock: Clock, room: AnswerBudget) -> None:
         self._streams = streams
         self._sessions = sessions
         self._clock = clock

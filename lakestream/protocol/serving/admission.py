@@ -33,7 +33,7 @@ class Limits:
     """Answers that clients do not take; over it, those that take nothing for the stall timeout are closed."""
 
 
-class Reader(Protocol):
+class ReceivingConnection(Protocol):
     """What is known about a connection that holds bytes of a frame."""
 
     held: int
@@ -58,9 +58,9 @@ class Admission:
         self._pool = pool
         self._held = 0
         # Dictionaries, because unlike sets they keep the order in which connections came.
-        self._holders: dict[Reader, None] = {}
-        self._producers: dict[Reader, None] = {}
-        self._chosen: Reader | None = None
+        self._holders: dict[ReceivingConnection, None] = {}
+        self._producers: dict[ReceivingConnection, None] = {}
+        self._chosen: ReceivingConnection | None = None
         self._halted = False
         self._full = False
         self.short = False
@@ -74,12 +74,12 @@ class Admission:
     def producers_paused(self) -> bool:
         return self._halted or self._full
 
-    def holders(self) -> list[Reader]:
+    def holders(self) -> list[ReceivingConnection]:
         return list(self._holders)
 
     # Incomplete frames
 
-    def hold(self, reader: Reader, size: int) -> None:
+    def hold(self, reader: ReceivingConnection, size: int) -> None:
         """From now on the reader holds `size` bytes; 0 for none."""
         self._held += size - reader.held
         reader.held = size
@@ -96,7 +96,7 @@ class Admission:
                 each.update_reading()
             self._choose()
 
-    def choose_again(self, now: float, patience_s: float) -> list[Reader]:
+    def choose_again(self, now: float, patience_s: float) -> list[ReceivingConnection]:
         """While memory is short: let somebody else read if the chosen one is silent; returns those to be closed."""
         if not self.short:
             return []
@@ -110,7 +110,7 @@ class Admission:
             self._choose(only_pending=True)
         return stalled
 
-    def _while_short(self, reader: Reader) -> None:
+    def _while_short(self, reader: ReceivingConnection) -> None:
         if self._held <= self._limits.memory_bytes // 8 * 3:
             self.short = False
             self._chosen = None
@@ -149,10 +149,10 @@ class Admission:
 
     # Producers
 
-    def add_producer(self, reader: Reader) -> None:
+    def add_producer(self, reader: ReceivingConnection) -> None:
         self._producers[reader] = None
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: ReceivingConnection) -> None:
         self._producers.pop(reader, None)
         self.hold(reader, 0)
 

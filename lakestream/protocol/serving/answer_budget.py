@@ -8,7 +8,7 @@ and asks again later. Who takes nothing for long is closed by the server.
 from collections.abc import Callable
 
 
-class AnswerRoom:
+class AnswerBudget:
     """Counts the answers being made; those made and not sent are counted by the server."""
 
     def __init__(self, answer_bytes: int, limit_bytes: int, unsent: Callable[[], int]) -> None:

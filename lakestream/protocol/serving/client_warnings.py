@@ -9,7 +9,7 @@ PERIOD_S: Final = 10.0
 LINES_A_PERIOD: Final = 5
 
 
-class Complaints:
+class ClientWarnings:
     """Counts by kind what is wrong with clients, and logs what is not too much."""
 
     __slots__ = ("_clock", "_left", "_log", "_silent", "_since", "counts")
@@ -22,7 +22,7 @@ class Complaints:
         self._silent: dict[str, int] = {}
         self.counts: dict[str, int] = {}
 
-    def say(self, kind: str, peer: str, reason: str, *, error: BaseException | None = None) -> None:
+    def warn(self, kind: str, peer: str, reason: str, *, error: BaseException | None = None) -> None:
         """Log why the connection of `peer` is closed, with a traceback if it is our own fault."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         now = self._clock.monotonic()

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from lakestream.interfaces import Buffer
 from lakestream.protocol.kafka.wire import apis
 from lakestream.protocol.kafka.wire.fast_requests import parse_fetch
+from lakestream.protocol.serving.connection import PENDING, AnswerSlot, Reply
 from lakestream.protocol.serving.slabs import Slab
 
 if TYPE_CHECKING:
     from lakestream.protocol.kafka.connections.connection import Connection
 
-Reply = bytes | Sequence[Buffer] | None
-"""Whole frames, their length in front; None for no answer at all."""
-
 FETCH: Final = 1
 LEAST_RUN: Final = 4
 """Fewer requests are not worth the fixed cost of a run."""
-PENDING: Final[Any] = object()
-"""The reply of a call that is not answered yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,35 +30,14 @@ class RequestContext:
     connection: "Connection"
 
 
-class Slot:
-    """A place in the order of a connection's answers (L16), for `count` requests that came one behind the other."""
-
-    __slots__ = ("connection", "reply")
-
-    count: int
-
-    def __init__(self, connection: "Connection") -> None:
-        self.connection = connection
-        self.reply: Reply = PENDING
-
-    def answer(self, reply: Reply) -> None:
-        """Give the framed response; None if the client wants none. It goes out in order with this loop's others."""
-        assert self.reply is PENDING, "a request is answered once"
-        self.reply = reply
-        connection = self.connection
-        answers = connection.answers
-        if answers and answers[0] is self and not connection.queued:
-            connection.queued = True
-            connection.board.queue(connection)
-
-
-class ProduceCall(Slot):
+class ProduceCall(AnswerSlot):
     """A Produce request: `view[start:end]`, from the header's client id on. No Future, no Task: it is its own slot.
 
     The handler answers once, now or later, on the event loop's thread; it releases once, after which the bytes are
     overwritten. The two are independent of each other.
     """
 
+    connection: "Connection"
     __slots__ = ("correlation_id", "end", "slab", "start", "version", "view")
 
     count = 1

@@ -26,10 +26,11 @@ from lakestream.model.kernels.produce_loops import (
 )
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
-from lakestream.protocol.kafka.connections.calls import LEAST_RUN, Slot
+from lakestream.protocol.kafka.connections.calls import LEAST_RUN
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.wire.fast_answers import Produced, answer_template, encode_produce_response
 from lakestream.protocol.kafka.wire.fast_requests import RunPrefix
+from lakestream.protocol.serving.connection import AnswerSlot
 from lakestream.protocol.serving.slabs import Slab
 from lakestream.stream.batch_tables import ManyBatches, Numbers
 from lakestream.stream.rules import TopicRules
@@ -48,7 +49,7 @@ _EARLIEST: Final = -(2**63)
 _LATEST: Final = 2**63 - 1
 
 
-class ProduceRun(Slot):
+class ProduceRun(AnswerSlot):
     """Some requests for one topic, until their answers."""
 
     __slots__ = ("_door", "_name", "_streams", "_table", "_version", "count", "slab")
