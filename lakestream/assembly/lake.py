@@ -33,7 +33,7 @@ from lakestream.pipeline.lag import lag_s, lags
 from lakestream.pipeline.listing import Listing, describe_request, pack
 from lakestream.protocol.http.care import TableSources
 from lakestream.settings import Settings, data_uri
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.housekeeping.purger import Purger
 
 TOPICS_MEASURED = 1000
@@ -59,7 +59,7 @@ class Lake:
         self._purger: Purger | None = None
         self._checking = asyncio.Lock()
         self._listing = Listing(self._store, settings.catalog_namespace)
-        self.history = History(replica, self._store)
+        self.history = HistoryReader(replica, self._store)
 
     def publish(self, metrics: Metrics) -> None:
         def purged_files() -> int:

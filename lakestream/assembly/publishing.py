@@ -20,7 +20,7 @@ from lakestream.stream.housekeeping.mover import Mover
 from lakestream.stream.housekeeping.retention import Retention
 
 if TYPE_CHECKING:
-    from lakestream.stream.history import History
+    from lakestream.stream.history import HistoryReader
 
 REFUSALS = ("api", "failure", "frame", "http", "idle", "request", "slow", "stalled", "tls", "too many", "version")
 """Why a connection may be closed, as connection.py and server.py say it; "failure" is a fault of ours."""
@@ -101,7 +101,7 @@ def publish_state(metrics: Metrics, replica: Replica, ready: Callable[[], str | 
 
 
 def publish_tables(
-    metrics: Metrics, history: "History", lag_s: Callable[[], float], purged_files: Callable[[], int],
+    metrics: Metrics, history: "HistoryReader", lag_s: Callable[[], float], purged_files: Callable[[], int],
     topic_lags: Callable[[], Mapping[tuple[str, ...], float]],
 ) -> None:  # fmt: skip
     metrics.sample_all(m.TOPIC_TABLE_LAG_SECONDS, topic_lags)

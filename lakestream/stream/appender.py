@@ -33,7 +33,7 @@ from lakestream.process.store_room import Room
 from lakestream.stream.append_stats import AppendStats
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache
-from lakestream.stream.gathering import Patience
+from lakestream.stream.gathering import Gathering
 from lakestream.stream.limits import AppendLimits
 from lakestream.stream.stamping import give_later_times, stamp_times
 from lakestream.stream.submissions import Batches, Submitted, streams_of
@@ -91,10 +91,9 @@ class Appender:
         self._gathered_bytes = 0
         self._under_way_bytes = 0
         self._full = False
-        self._oldest_arrival = self._last_arrival = 0.0
-        self._patience = Patience(limits)
-        self._gathering = False
-        self._crowd = 0
+        self._gathering = Gathering(limits)
+        self._waits_for_more = False
+        self._last_requests = 0
         self._paused = False
         self._unanswered = 0
         self._timer: asyncio.Handle | None = None
@@ -117,9 +116,9 @@ class Appender:
             submission.release()
             submission.done(NoRoom(f"the command log has no room: {self._replica.room.why}"))
             return
-        self._last_arrival = self._clock.monotonic()
+        self._gathering.last_arrival = now = self._clock.monotonic()
         if not self._gathered:
-            self._oldest_arrival = self._last_arrival
+            self._gathering.oldest_arrival = now
         self._gathered.append(submission)
         self._gathered_bytes += submission.size
         self._under_way_bytes += submission.size
@@ -152,17 +151,17 @@ class Appender:
         if self._timer is not None:
             self._timer.cancel()
         self._quiet.clear()
-        self._gathering = False
+        self._waits_for_more = False
         if now or self._gathered_bytes >= limits.tick_bytes:
             self._timer = loop.call_soon(self._tick)
         elif self._wal.linger_ms:
-            self._oldest_arrival = self._last_arrival = self._clock.monotonic()
+            self._gathering.oldest_arrival = self._gathering.last_arrival = self._clock.monotonic()
             self._gather(self._wal.linger_ms / 1000, limits.silence_s)
-        elif self._crowd >= limits.crowd or self._unanswered:
+        elif self._last_requests >= limits.many_requests or self._unanswered:
             # A tick costs the same for ten requests or a thousand: while one is under way, let more of them come.
             self._paused = True
             self._timer = loop.call_later(limits.pause_s, self._tick)
-        elif self._patience.asks(self._clock.monotonic(), self._gathered_bytes, len(self._gathered)):
+        elif self._gathering.asks(self._clock.monotonic(), self._gathered_bytes, len(self._gathered)):
             self._gather(limits.gather_s, limits.gather_silence_s)
         else:
             self._timer = loop.call_soon(self._tick)
@@ -170,34 +169,34 @@ class Appender:
     def _gather(self, linger_s: float, silence_s: float) -> None:
         """Wait on while batches keep coming, at most until the oldest has waited for the linger."""
         loop, now = asyncio.get_running_loop(), self._clock.monotonic()
-        left = self._oldest_arrival + linger_s - now
-        silence = now - self._last_arrival
-        self._gathering = left > 0 and silence < silence_s * 0.9
-        if self._gathering:
+        left = self._gathering.oldest_arrival + linger_s - now
+        silence = now - self._gathering.last_arrival
+        self._waits_for_more = left > 0 and silence < silence_s * 0.9
+        if self._waits_for_more:
             self._timer = loop.call_later(min(left, silence_s - silence), self._gather, linger_s, silence_s)
         else:
             if left > 0:
-                self._patience.wasted(len(self._gathered))
+                self._gathering.wasted(len(self._gathered))
             self._timer = loop.call_soon(self._tick)
 
     def _has_enough(self) -> bool:
         """Whether there is no need to gather on."""
-        if self._wal.linger_ms or not self._gathering:
-            return self._gathering and self._gathered_bytes >= self._limits.tick_bytes
-        return self._patience.has_enough(self._gathered_bytes, len(self._gathered))
+        if self._wal.linger_ms or not self._waits_for_more:
+            return self._waits_for_more and self._gathered_bytes >= self._limits.tick_bytes
+        return self._gathering.has_enough(self._gathered_bytes, len(self._gathered))
 
     def _tick(self) -> None:
         """Make a tick of what was gathered, and start to write it."""
         self._timer = None
         self._paused = False
-        self._gathering = False
+        self._waits_for_more = False
         if not self._gathered or self._writing >= self._limits.uploads:
             return
         epoch = self._replica.epoch
         # Without an epoch all of it fails: nothing would come to take up the rest, and none may overtake it (L16).
         taken = self._take(self._limits.tick_bytes if epoch else self._gathered_bytes)
         tick = Tick(self._next_tick, epoch, taken, self._clock.monotonic())
-        self._crowd = sum(len(one.table) if isinstance(one, ManyBatches) else 1 for one in tick.submissions)
+        self._last_requests = sum(len(one.table) if isinstance(one, ManyBatches) else 1 for one in tick.submissions)
         self._unanswered += 1
         self._next_tick += 1
         self._order.append(tick)
@@ -209,7 +208,7 @@ class Appender:
         tick.time_ms = stamp_time(self._replica.state.members.time_ms, self._clock.wall_ms())
         tick.stamped = stamp_times(taken, tick.time_ms)
         tail = self._join(tick)
-        self._patience.ticked(tick.since, tick.size)
+        self._gathering.ticked(tick.since, tick.size)
         self._writing += 1
         task = asyncio.create_task(self._write(tick, tail), name=f"tick-{tick.number}")
         self._tasks.add(task)
@@ -345,7 +344,7 @@ class Appender:
         self._settled = max(self._settled, tick.number)
         self.stats.ticks += 1
         self._unanswered -= 1
-        if not self._unanswered and self._paused and self._crowd < self._limits.crowd:
+        if not self._unanswered and self._paused and self._last_requests < self._limits.many_requests:
             self._paused = False
             self._schedule()
         if isinstance(outcome, No):

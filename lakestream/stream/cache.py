@@ -10,7 +10,7 @@ PIECE_BYTES = 600
 """What a piece takes besides its bytes: for ticks of single records that is more than they have."""
 
 
-class Piece:
+class CachedPiece:
     """Some bytes of one object. Slices get their base offsets stamped in place, once, when they are first served.
 
     `stamped` has the positions of the slices that are; None means that all are (our own ticks, merged objects).
@@ -38,15 +38,15 @@ class Cache:
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
-        self._pieces: OrderedDict[Key, Piece] = OrderedDict()
+        self._pieces: OrderedDict[Key, CachedPiece] = OrderedDict()
         self._inner: dict[int, set[int]] = {}
         """Where pieces start that are not the first of their object, to find them when it goes."""
 
     def add(self, number: int, body: bytearray) -> None:
         """Keep one of our own ticks, whose batches are all stamped."""
-        self.put((number, 0), Piece(0, body, None))
+        self.put((number, 0), CachedPiece(0, body, None))
 
-    def put(self, key: Key, piece: Piece) -> None:
+    def put(self, key: Key, piece: CachedPiece) -> None:
         self._drop(key)
         if len(piece) + PIECE_BYTES > self.limit_bytes:
             return
@@ -58,13 +58,13 @@ class Cache:
         while self.size_bytes + len(self._pieces) * PIECE_BYTES > self.limit_bytes:
             self._drop(next(iter(self._pieces)))
 
-    def get(self, key: Key) -> Piece | None:
+    def get(self, key: Key) -> CachedPiece | None:
         piece = self._pieces.get(key)
         if piece is not None:
             self._pieces.move_to_end(key)
         return piece
 
-    def peek(self, key: Key) -> Piece | None:
+    def peek(self, key: Key) -> CachedPiece | None:
         """The same for housekeeping: that it was looked at does not keep it."""
         return self._pieces.get(key)
 

@@ -12,13 +12,17 @@ TRUSTED_TICKS = (4, 64)
 """How often what was learned is taken for granted: at first, and after it was confirmed again and again."""
 
 
-class Patience:
+class Gathering:
     """Asked before each tick; told what the last tick was, and what came of waiting."""
 
-    __slots__ = ("_bytes", "_expected", "_learned", "_left", "_limits", "_since", "_trust")
+    __slots__ = (
+        "_bytes", "_expected", "_learned", "_left", "_limits", "_since", "_trust", "last_arrival", "oldest_arrival",
+    )  # fmt: skip
 
     def __init__(self, limits: AppendLimits) -> None:
         self._limits = limits
+        self.oldest_arrival = self.last_arrival = 0.0
+        """When the oldest and the newest of the gathered requests came."""
         self._since, self._bytes = 0.0, 0
         self._learned = self._expected = 1
         self._trust = self._left = TRUSTED_TICKS[0]

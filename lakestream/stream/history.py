@@ -32,7 +32,7 @@ CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": 
 """What the topic's config may say; anything else leaves batches as they are."""
 
 
-class History:
+class HistoryReader:
     """Reads the tables of all topics for the reader."""
 
     def __init__(self, replica: Replica, store: TableStore) -> None:
@@ -42,7 +42,7 @@ class History:
         self._store = store
         self._readers: TableReaders | None = None
         self._opening = asyncio.Lock()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def read(self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool) -> list[memoryview]:
         """Batches that cover every offset from `offset` on, of which all are below the stream's progress.
@@ -114,13 +114,13 @@ class History:
             self._failed(uuid, stream, error)
             readers.forget(uuid)
             raise Corrupt(f"{stream!r} cannot be read from its table: {error}") from error
-        self._told.discard(uuid)
+        self._reported.discard(uuid)
         return answer
 
     def _failed(self, uuid: str, stream: Stream, error: Exception) -> None:
         self.errors += 1
-        if uuid not in self._told:
-            self._told.add(uuid)
+        if uuid not in self._reported:
+            self._reported.add(uuid)
             log.error("%r cannot be read from its table, consumers wait: %s", stream, error)
 
     def _uuid(self, stream: Stream) -> str:

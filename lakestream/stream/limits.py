@@ -15,7 +15,7 @@ class AppendLimits:
     """Objects written at the same time."""
     silence_s: float = 0.02
     """Where objects have a price: write when nothing came for so long."""
-    crowd: int = 64
+    many_requests: int = 64
     """Where objects have no price: if the last tick had so many requests, the next one waits a little for more."""
     pause_s: float = 0.003
     """How long, at most, the next tick gathers while one is under way; it begins when that one is answered."""

@@ -42,11 +42,11 @@ from lakestream.model.batches.wal_object import (
 )
 from lakestream.model.reasons import Reason
 from lakestream.model.streams import MERGED, Entry, Stream, WalObject
-from lakestream.stream.cache import Cache, Key, Piece
+from lakestream.stream.cache import Cache, CachedPiece, Key
 from lakestream.stream.limits import ReadLimits
 
 if TYPE_CHECKING:
-    from lakestream.stream.history import History
+    from lakestream.stream.history import HistoryReader
 
 _FRAME = struct.Struct(">qi").unpack_from
 _STAMP = struct.Struct(">q").pack_into
@@ -76,14 +76,14 @@ class Reader:
     """Reads streams. Below a table's progress the table answers; where there is none, the WAL holds everything."""
 
     def __init__(
-        self, replica: Replica, wal: Wal, cache: Cache, limits: ReadLimits, history: "History | None" = None
+        self, replica: Replica, wal: Wal, cache: Cache, limits: ReadLimits, history: "HistoryReader | None" = None
     ) -> None:
         self._replica = replica
         self._wal = wal
         self._cache = cache
         self._limits = limits
         self._history = history
-        self._loading: dict[Key, asyncio.Future[Piece]] = {}
+        self._loading: dict[Key, asyncio.Future[CachedPiece]] = {}
         self._indexes: dict[int, dict[int, MergedSlice]] = {}
         self._slots = asyncio.Semaphore(limits.reads_at_once)
         self._look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
@@ -104,7 +104,7 @@ class Reader:
                 if views:
                     return views  # it landed while we read what lies before it
                 # Alone: the next batch of the WAL may begin below the progress, and no answer gives a record twice.
-                return await self._old(stream).read(stream, offset, max_bytes, at_least_one)
+                return await self._history_of(stream).read(stream, offset, max_bytes, at_least_one)
             index = stream.find(offset)
             if index >= len(stream.bases):
                 return views
@@ -154,7 +154,7 @@ class Reader:
         floor = stream.start
         while floor < stream.landed:
             upto = stream.landed
-            row = await self._old(stream).find_time(stream, timestamp, floor, upto)
+            row = await self._history_of(stream).find_time(stream, timestamp, floor, upto)
             if row is not None:
                 return FoundRecord(row.offset, row.timestamp)
             floor = upto
@@ -174,7 +174,7 @@ class Reader:
         floor = stream.start
         while floor < stream.landed:
             upto = stream.landed
-            row = await self._old(stream).latest_time(stream, floor, upto)
+            row = await self._history_of(stream).latest_time(stream, floor, upto)
             if row is not None and (best is None or row.timestamp > best.timestamp):
                 best = FoundRecord(row.offset, row.timestamp)
             floor = upto
@@ -206,7 +206,7 @@ class Reader:
                 return await asyncio.to_thread(find, batch, *where)
             return find(batch, *where)
 
-    def _old(self, stream: Stream) -> "History":
+    def _history_of(self, stream: Stream) -> "HistoryReader":
         """The way to what is below a stream's progress."""
         if self._history is None:
             raise Retry(f"{stream!r} is in its table below {stream.landed}, which needs the setting `tables`")
@@ -241,7 +241,7 @@ class Reader:
     # -- cutting ----------------------------------------------------------------------------------------------------
 
     def _cut(
-        self, piece: Piece, entry: Entry, start: int, offset: int, max_bytes: int, at_least_one: bool
+        self, piece: CachedPiece, entry: Entry, start: int, offset: int, max_bytes: int, at_least_one: bool
     ) -> tuple[memoryview, int]:
         """The batches from the one that holds `offset`, and the offset behind them."""
         view = piece.view
@@ -258,21 +258,21 @@ class Reader:
             begin += 12 + length
             if begin < end:
                 base, length = _FRAME(view, begin)
-        stop, following = begin, offset
+        stop, next_offset = begin, offset
         while stop + HEADER_SIZE <= end:
             base, length = _FRAME(view, stop)
             size = 12 + length
             if stop + size > end or (stop + size - begin > max_bytes and not (at_least_one and stop == begin)):
                 break
             stop += size
-            following = base + _DELTA(view, stop - size + _DELTA_POSITION)[0] + 1
+            next_offset = base + _DELTA(view, stop - size + _DELTA_POSITION)[0] + 1
         if stop < end:
             if len(piece.ends) >= 64:
                 piece.ends.clear()
-            piece.ends[following] = stop
-        return view[begin:stop], following
+            piece.ends[next_offset] = stop
+        return view[begin:stop], next_offset
 
-    def _stamp(self, piece: Piece, entry: Entry, append_ms: int | None) -> None:
+    def _stamp(self, piece: CachedPiece, entry: Entry, append_ms: int | None) -> None:
         """Write the base offsets of one slice, and its append time, into the cached copy (never into the body)."""
         buffer = piece.buffer
         at = entry.position - piece.start
@@ -296,7 +296,7 @@ class Reader:
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
-    async def _piece(self, stream: Stream, entry: Entry, offset: int) -> tuple[Piece | None, int]:
+    async def _piece(self, stream: Stream, entry: Entry, offset: int) -> tuple[CachedPiece | None, int]:
         """The piece that holds the batch with `offset`, and where to look for it; no piece: look the entry up again."""
         one = self._replica.state.streams.objects.get(entry.object)
         if one is None:
@@ -324,7 +324,7 @@ class Reader:
             self._stamp(piece, entry, append_ms)
         return piece, start
 
-    async def _load(self, one: WalObject, key: Key, length: int) -> Piece:
+    async def _load(self, one: WalObject, key: Key, length: int) -> CachedPiece:
         piece = self._cache.get(key)
         if piece is not None:
             self._cache.hits += 1
@@ -336,7 +336,7 @@ class Reader:
             loading.add_done_callback(lambda _: self._loading.pop(key, None))
         return await asyncio.shield(loading)
 
-    async def _fetch(self, one: WalObject, key: Key, length: int) -> Piece:
+    async def _fetch(self, one: WalObject, key: Key, length: int) -> CachedPiece:
         async with self._slots:
             [buffer] = await self._wal.read(self._key(one), [(key[1], length)])
         if key[1] == 0:
@@ -345,7 +345,7 @@ class Reader:
             raise Corrupt(f"object {self._key(one)} is cut short")
         else:
             check_batches(buffer, self._key(one), key[1])
-        piece = Piece(key[1], buffer, None if one.kind == MERGED else set())
+        piece = CachedPiece(key[1], buffer, None if one.kind == MERGED else set())
         self._cache.put(key, piece)
         return piece
 

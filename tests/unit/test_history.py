@@ -16,7 +16,7 @@ from lakestream.model.batches.header import HEADER
 from lakestream.model.batches.records import Record, decode_batch, encode_batch
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.model.streams import Stream
-from lakestream.stream.history import CODECS, History
+from lakestream.stream.history import CODECS, HistoryReader
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import FoundRecord, Reader
 from tests.core import TestBroker
@@ -72,7 +72,7 @@ def batches(view: memoryview) -> list[memoryview]:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     broker, pipeline, _ = await start_both(tmp_path)
     [stream] = await broker.topic("a")
-    history = History(broker.replica, open_table_store(f"file://{tmp_path}"))
+    history = HistoryReader(broker.replica, open_table_store(f"file://{tmp_path}"))
     reader = Reader(broker.replica, broker.wal, broker.cache, ReadLimits(), history)
     yield World(tmp_path, broker, pipeline, reader, stream)
     await history.close()

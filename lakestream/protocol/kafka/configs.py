@@ -32,7 +32,7 @@ from lakestream.model.configs import (
 )
 from lakestream.model.topics import Topic, name_problem
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
     AlterableConfig,
@@ -175,7 +175,7 @@ class ConfigApis:
         if TOPIC in kinds:
             names += [(name, TOPIC) for name in state.topics.by_name]
         answer = ListConfigResourcesResponse()
-        for some in chunks(names, TURN):
+        for some in chunks(names, ITEMS_AT_ONCE):
             answer.config_resources += [ListedConfigResource(resource_name=n, resource_type=kind) for n, kind in some]
             await asyncio.sleep(0)
         return await large_answer(context, answer, len(names))
@@ -186,7 +186,7 @@ class ConfigApis:
         """All configs of a resource at once: one that is set and not named here is unset."""
         failed = await stale(self._replica)
         resources = list[AlterConfigsResource]()
-        for some in chunks(request.resources, TURN):
+        for some in chunks(request.resources, ITEMS_AT_ONCE):
             resources += [self._replacement(resource) for resource in some]
             await asyncio.sleep(0)
         return AlterConfigsResponse(responses=await self._alter(resources, failed, request.validate_only))
@@ -298,7 +298,7 @@ def altered(asked: Iterable[AlterableConfig], table: ConfigTable, current: Mappi
 async def _distinct(resources: Sequence[DescribeConfigsResource]) -> dict[tuple[int, str], set[str]]:
     """The configs that are wanted of each resource; the empty set stands for all configs."""
     wanted: dict[tuple[int, str], set[str]] = {}
-    for some in chunks(resources, TURN):
+    for some in chunks(resources, ITEMS_AT_ONCE):
         for one in some:
             place, keys = (one.resource_type, one.resource_name), set(one.configuration_keys or ())
             known = wanted.setdefault(place, keys)

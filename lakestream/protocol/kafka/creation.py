@@ -18,7 +18,7 @@ from lakestream.stream.housekeeping.long_topics import create_topic
 log = logging.getLogger(__name__)
 
 DEFAULT = -1
-TELL_EVERY_S = 60.0
+LOG_EVERY_S = 60.0
 TOO_MANY_AT_ONCE = Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "too many topics are created by asking for them; ask again")
 REPLICATION_MAX = 32767
 
@@ -66,7 +66,7 @@ class TopicMaker:
         self._random = random
         self._per_minute = per_minute
         self._per_request = per_request
-        self._told_s = -TELL_EVERY_S
+        self._logged_s = -LOG_EVERY_S
 
     @property
     def auto_create(self) -> bool:
@@ -111,15 +111,15 @@ class TopicMaker:
         """
         few = self._per_minute.take(min(len(names), self._per_request))
         if few < len(names):
-            self._tell(len(names) - few)
+            self._log_left_out(len(names) - few)
         outcomes = await asyncio.gather(*map(self._make, names[:few]))
         refused = {name: one for name, one in zip(names[:few], outcomes, strict=True) if one is not None}
         return refused | dict.fromkeys(names[few:], TOO_MANY_AT_ONCE)
 
-    def _tell(self, left_out: int) -> None:
+    def _log_left_out(self, left_out: int) -> None:
         now = self._per_minute.clock.monotonic()
-        if now - self._told_s >= TELL_EVERY_S:
-            self._told_s = now
+        if now - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now
             log.warning(
                 "%d topics that a client asked for are not created yet: auto_create_topics_per_request and "
                 "auto_create_topics_per_minute bound them", left_out,

@@ -13,14 +13,14 @@ from lakestream.model.streams import Stream
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Session, Sessions
-from lakestream.protocol.kafka.wire.fast_answers import Fetched, encode_fetch_response
+from lakestream.protocol.kafka.wire.fast_answers import FetchedPartition, encode_fetch_response
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
 from lakestream.protocol.serving.answer_budget import AnswerBudget
 from lakestream.stream.streams import FrontDoor
 
 FETCH = 1
 READ_COMMITTED = 1
-TURN_PARTITIONS = 1_000
+PARTITIONS_AT_ONCE = 1_000
 """Partitions of one request that are read before others have their turn: some milliseconds."""
 IDS_SINCE = 13
 """The first version that names topics by their ids."""
@@ -58,7 +58,7 @@ class FetchApi:
             return encode_fetch_response(context.version, context.correlation_id, 0, error, 0, [])
         results = await self._gather(request, wanted)
         incremental = session is not None and request.session_epoch > 0
-        topics: dict[Topic, list[Fetched]] = {}
+        topics: dict[Topic, list[FetchedPartition]] = {}
         for key, fetched in results.items():
             self.stats.bytes += sum(map(len, fetched.records))
             if self._is_news(session, key, fetched) or not incremental:
@@ -66,13 +66,15 @@ class FetchApi:
         session_id = session.id if session is not None else 0
         return encode_fetch_response(context.version, context.correlation_id, 0, 0, session_id, list(topics.items()))
 
-    def _is_news(self, session: Session | None, key: PartitionKey, fetched: Fetched) -> bool:
+    def _is_news(self, session: Session | None, key: PartitionKey, fetched: FetchedPartition) -> bool:
         if session is None:
             return True
         changed = bool(fetched.records) or fetched.error_code != 0
         return session.news(key, fetched.high_watermark, fetched.log_start_offset, changed)
 
-    async def _gather(self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted]) -> dict[PartitionKey, Fetched]:
+    async def _gather(
+        self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted]
+    ) -> dict[PartitionKey, FetchedPartition]:
         """Read until there are `min_bytes`, or something is wrong, or the time is over."""
         deadline = self._clock.monotonic() + max(request.max_wait_ms, 0) / 1000
         enough = min(request.min_bytes, request.max_bytes)
@@ -121,20 +123,20 @@ class FetchApi:
 
     async def _read_all(
         self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted], budget: int
-    ) -> tuple[dict[PartitionKey, Fetched], list[Seen], int]:
+    ) -> tuple[dict[PartitionKey, FetchedPartition], list[Seen], int]:
         """What was read, of which streams, and its size, or -1 if there are errors."""
         aborted: list[tuple[int, int]] | None = [] if request.isolation_level == READ_COMMITTED else None
-        results: dict[PartitionKey, Fetched] = {}
+        results: dict[PartitionKey, FetchedPartition] = {}
         seen: list[Seen] = []
         size, errors = 0, False
         for place, (key, one) in enumerate(wanted.items(), 1):
-            if place % TURN_PARTITIONS == 0:
+            if place % PARTITIONS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # others have their turn
             stream = self._streams.stream(*key)
             if stream is None:
                 by_id = isinstance(key[0], bytes) and self._streams.topic(key[0]) is None
                 unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                results[key] = Fetched(one.partition, unknown, -1, -1, -1, aborted_transactions=[])
+                results[key] = FetchedPartition(one.partition, unknown, -1, -1, -1, aborted_transactions=[])
                 errors = True
                 continue
             seen.append((key, stream, stream.size, stream.start, stream.landed))
@@ -145,7 +147,7 @@ class FetchApi:
             errors = errors or code != 0
             size += sum(map(len, views))
             high = -1 if code else high
-            results[key] = Fetched(one.partition, code, high, high, -1 if code else start, views, aborted)
+            results[key] = FetchedPartition(one.partition, code, high, high, -1 if code else start, views, aborted)
         return results, seen, -1 if errors else size
 
     async def _read(
@@ -164,7 +166,7 @@ class FetchApi:
             return [], int(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _filled(wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, Fetched], budget: int) -> int:
+def _filled(wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, FetchedPartition], budget: int) -> int:
     """How many bytes Kafka would have read: of a partition that goes on it takes all that it may, and cuts a batch."""
     filled = 0
     for key, one in wanted.items():

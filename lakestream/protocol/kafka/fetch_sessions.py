@@ -39,13 +39,13 @@ class Session:
     used_s: float
     epoch: int = 1
     wanted: dict[PartitionKey, Wanted] = field(default_factory=dict)
-    told: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)
+    sent: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)
     """High watermark and log start."""
 
     def news(self, key: PartitionKey, high_watermark: int, log_start: int, has_more: bool) -> bool:
         """Whether the consumer has to be told of this partition; what it is told is remembered."""
-        previous = self.told.get(key)
-        self.told[key] = (high_watermark, log_start)
+        previous = self.sent.get(key)
+        self.sent[key] = (high_watermark, log_start)
         if has_more and key in self.wanted:
             # Whoever was served goes to the end, so that the others come first next time.
             self.wanted[key] = self.wanted.pop(key)
@@ -98,7 +98,7 @@ class Sessions:
         for topic, partitions in request.forgotten:
             for partition in partitions:
                 session.wanted.pop((topic, partition), None)
-                session.told.pop((topic, partition), None)
+                session.sent.pop((topic, partition), None)
         self.partitions += len(session.wanted) - before
         return session, dict(session.wanted), 0
 

@@ -61,7 +61,7 @@ class GroupOffsetApis:
         asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
         codes = [ErrorCode.NONE] * len(asked)
         try:
-            judged = await self._firmly(lambda: [self._judge_commit(topic, one, by_id) for topic, one in asked])
+            judged = await self._judge_current(lambda: [self._judge_commit(topic, one, by_id) for topic, one in asked])
             rows = [(at, row) for at, row in enumerate(judged) if isinstance(row, tuple)]
             codes = [ErrorCode.NONE if isinstance(row, tuple) else row for row in judged]
             if rows or NOTE_TOO_LARGE in codes:
@@ -112,7 +112,7 @@ class GroupOffsetApis:
     def _knows(self, group: str) -> bool:
         return group in self._streams.state.groups.by_name
 
-    async def _firmly(self, judge: Callable[[], list[CommitRow | ErrorCode]]) -> list[CommitRow | ErrorCode]:
+    async def _judge_current(self, judge: Callable[[], list[CommitRow | ErrorCode]]) -> list[CommitRow | ErrorCode]:
         """That a topic is not there is said only after a look at the end of the log (L6)."""
         judged = judge()
         unknown = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

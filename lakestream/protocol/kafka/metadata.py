@@ -18,7 +18,7 @@ from lakestream.model.members import Member
 from lakestream.model.placement import rankings
 from lakestream.model.topics import Topic, name_problem
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.creation import TopicMaker
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.metadata import (
@@ -253,9 +253,9 @@ class PartitionCache:
         known = self._known.get(topic.id)
         if known is None or len(known) != len(topic.streams):
             known = []
-            for span in chunks(range(len(topic.streams)), TURN):
+            for span in chunks(range(len(topic.streams)), ITEMS_AT_ONCE):
                 known += shown_partitions(topic, brokers, range(span[0], span[-1] + 1))
-                if len(span) == TURN:
+                if len(span) == ITEMS_AT_ONCE:
                     await asyncio.sleep(0)
             if topic.replication <= CACHED_REPLICATION_MAX and brokers == self._brokers:
                 self._known[topic.id] = known

@@ -19,7 +19,7 @@ from lakestream.model.kernels.record_loops import KEY_SIZE
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
 from lakestream.protocol.kafka.connections.calls import ProduceCall
-from lakestream.protocol.kafka.connections.produce_runs import ProduceRuns, told
+from lakestream.protocol.kafka.connections.produce_runs import ProduceRuns, partition_answer
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.wire.fast_answers import Produced, encode_one_produced, encode_produce_response
 from lakestream.protocol.kafka.wire.fast_requests import ParsedProduce
@@ -90,7 +90,7 @@ class Producing:
         for index, (name, partition, stream) in enumerate(self.waiting):
             time_ms = self.api.streams.append_time(stream, self.rows[index]) if index in stamped else -1
             result = answer if isinstance(answer, LakestreamError) else answer[index]
-            topics.setdefault(name, []).append(told(partition, stream, time_ms, result))
+            topics.setdefault(name, []).append(partition_answer(partition, stream, time_ms, result))
         call, throttle_ms = self.call, self.api.streams.throttle_ms([stream for _, _, stream in self.waiting])
         self._answer(
             encode_produce_response(call.version, call.correlation_id, list(topics.items()), throttle_ms), throttle_ms

@@ -15,7 +15,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.placement import rankings
 from lakestream.model.topics import Topic
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.replicas import (
     DescribeLogDirsPartition,
@@ -75,10 +75,10 @@ class ReplicaApis:
         state, own = self._replica.state, self._replica.member_id
         brokers = tuple(broker.id for broker in state.members.brokers())
         found = []
-        for start in range(0, len(topic.streams), TURN):
+        for start in range(0, len(topic.streams), ITEMS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
-            span = range(start, min(start + TURN, len(topic.streams)))
+            span = range(start, min(start + ITEMS_AT_ONCE, len(topic.streams)))
             for partition, order in zip(span, rankings(brokers, topic.id, span), strict=True):
                 stream = state.streams.by_id.get(topic.streams[partition])
                 if order[:1] == [own] and stream is not None and (wanted is None or partition in wanted):

@@ -17,7 +17,7 @@ class Limits:
     """What one server takes from its clients; above it, it closes or pauses them."""
 
     max_frame_bytes: int = 100 << 20
-    max_cold_frame_bytes: int = 16 << 20
+    max_other_frame_bytes: int = 16 << 20
     """Of all requests but Produce: reading one makes objects of several times its size."""
     memory_bytes: int = 256 << 20
     slab_bytes: int = 4 << 20

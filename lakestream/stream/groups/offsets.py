@@ -46,23 +46,23 @@ class GroupOffsets:
         """For each offset 0 or the reason why it is not kept."""
         if sum(ROW_BYTES + len(note) for _, _, _, note in body.offsets) > MAX_COMMIT_BYTES:
             raise Rejected(Reason.COMMIT_TOO_LARGE)
-        await self._coordinator.firmly(lambda: self._check_commit(body))
+        await self._coordinator.decide_current(lambda: self._check_commit(body))
         results: list[int] = agreed(await self._replica.propose(self._told(body)))
-        self._coordinator.rooms.renew(body.group, body.member)
+        self._coordinator.coordinated.renew(body.group, body.member)
         return results
 
     def _check_commit(self, body: CommitOffsets) -> None:
         """The state knows nothing of those who join an empty group: it would take commits of anybody meanwhile."""
         self._coordinator.check_coordinates(body.group)
-        room, group = self._coordinator.rooms.get(body.group), self._coordinator.rooms.group(body.group)
-        if body.generation < 0 and room is not None and room.joins and (group is None or not group.members):
-            joins = body.member in room.joins
+        local, group = self._coordinator.coordinated.get(body.group), self._coordinator.coordinated.group(body.group)
+        if body.generation < 0 and local is not None and local.joins and (group is None or not group.members):
+            joins = body.member in local.joins
             raise Rejected(Reason.STALE_GENERATION if joins else Reason.UNKNOWN_GROUP_MEMBER)
 
     def _told(self, body: CommitOffsets) -> CommitOffsets:
         """The state knows nothing of those who join: a commit tells, once all members understand it (L3)."""
-        room = self._coordinator.rooms.get(body.group)
-        joining = room is not None and bool(room.joins) and self._replica.state.level >= BOUNDED
+        local = self._coordinator.coordinated.get(body.group)
+        joining = local is not None and bool(local.joins) and self._replica.state.level >= BOUNDED
         return replace(body, joining=True) if joining else body
 
     async def fetch(self, name: str) -> dict[int, Commit]:
@@ -73,35 +73,35 @@ class GroupOffsets:
         return group.offsets if group is not None else {}
 
     async def delete_offsets(self, body: DeleteOffsets) -> list[int]:
-        await self._coordinator.firmly(lambda: self._coordinator.check_coordinates(body.group))
+        await self._coordinator.decide_current(lambda: self._coordinator.check_coordinates(body.group))
         results: list[int] = agreed(await self._replica.propose(body))
         return results
 
     async def delete_group(self, name: str) -> None:
-        await self._coordinator.firmly(lambda: self._coordinator.check_coordinates(name))
-        room = self._coordinator.rooms.get(name)
-        if room is not None and room.joins:
+        await self._coordinator.decide_current(lambda: self._coordinator.check_coordinates(name))
+        local = self._coordinator.coordinated.get(name)
+        if local is not None and local.joins:
             raise Rejected(Reason.GROUP_NOT_EMPTY)
         agreed(await self._replica.propose(DeleteGroup(name)))
 
     async def describe(self, name: str) -> SeenGroup:
-        return await self._coordinator.firmly(lambda: self._seen(name))
+        return await self._coordinator.decide_current(lambda: self._seen(name))
 
     async def list(self) -> list[SeenGroup]:
         """The groups that this broker coordinates; a client asks all brokers."""
         await self._replica.catch_up()
-        rooms = self._coordinator.rooms
-        names = dict.fromkeys([*self._replica.state.groups.by_name, *rooms.joining()])
-        return [self._seen(name) for name in names if rooms.coordinates(name)]
+        coordinated = self._coordinator.coordinated
+        names = dict.fromkeys([*self._replica.state.groups.by_name, *coordinated.joining()])
+        return [self._seen(name) for name in names if coordinated.coordinates(name)]
 
     def _seen(self, name: str) -> SeenGroup:
         self._coordinator.check_coordinates(name)
-        group, room = self._replica.state.groups.by_name.get(name), self._coordinator.rooms.get(name)
-        joins = room.joins if room is not None else {}
+        group, local = self._replica.state.groups.by_name.get(name), self._coordinator.coordinated.get(name)
+        joins = local.joins if local is not None else {}
         if group is None and not joins:
             raise Rejected(Reason.UNKNOWN_GROUP, f"Group {name} not found.")
         group = group or Group(name, 0)
-        if room is None or not room.rebalancing(group):
+        if local is None or not local.rebalancing(group):
             return SeenGroup(group, group.state, group.protocol_type, [])
         newcomers = [one for one in joins.values() if one.row.id not in group.members]
         protocol_type = newcomers[0].protocol_type if newcomers and not group.members else group.protocol_type

@@ -123,8 +123,8 @@ class Waiter:
     answer: asyncio.Future[Synced]
 
 
-class Room:
-    """The waiting room of one group."""
+class CoordinatedGroup:
+    """The waiting local of one group."""
 
     __slots__ = (
         "common", "deadlines", "generation", "join_bytes", "joins", "name", "pending", "proposing", "rebalance",
@@ -146,7 +146,7 @@ class Room:
         self.proposing = False
         self.removing = False
         self.wake_at = 0.0
-        """Before then no timer of this room can be due; 0 if it has to be found out."""
+        """Before then no timer of this local can be due; 0 if it has to be found out."""
 
     def rebalancing(self, group: Group | None) -> bool:
         return bool(self.joins) or (group is not None and group.state == GroupState.PREPARING)
@@ -290,9 +290,9 @@ class Room:
         return min(times, default=float("inf"))
 
 
-def answer_syncs(room: Room, group: Group | None) -> None:
+def answer_syncs(local: CoordinatedGroup, group: Group | None) -> None:
     """Answer the syncs that need not wait any longer, one way or the other."""
-    for member_id, waiters in list(room.syncs.items()):
+    for member_id, waiters in list(local.syncs.items()):
         for waiter in list(waiters):
             problem = member_problem(group, member_id, waiter.instance)
             if group is None or problem is not None:

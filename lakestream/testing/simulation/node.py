@@ -32,7 +32,7 @@ from lakestream.settings import Settings
 from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.groups.coordinator import GroupCoordinator, agreed
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.housekeeping.collector import Collector
 from lakestream.stream.housekeeping.long_topics import LongTopics, create_topic
 from lakestream.stream.housekeeping.merging import MoveLimits
@@ -79,7 +79,7 @@ class Classes:
     reader: type[Reader] = Reader
     collector: type[Collector] = Collector
     mover: type[Mover] = Mover
-    history: type[History] = History
+    history: type[HistoryReader] = HistoryReader
     long_topics: type[LongTopics] = LongTopics
 
 

@@ -115,7 +115,7 @@ class Connection(FramedConnection):
             if key != framing.API_VERSIONS or handler is None:
                 self.refuse("version", f"{api.name} version {version} is not supported")
                 return False
-        if stop - start > board.limits.max_cold_frame_bytes:
+        if stop - start > board.limits.max_other_frame_bytes:
             self.refuse("frame", f"{api.name} of {stop - start} bytes")
             return False
         if stop > end:

@@ -100,7 +100,7 @@ class ProduceRun(AnswerSlot):
         frames = []
         for index, (correlation_id, partition) in enumerate(self._table[:, (CORRELATION, PARTITION)].tolist()):
             result = answer if isinstance(answer, LakestreamError) else int(answer[index])
-            produced = told(partition, self._streams[partition], -1, result)
+            produced = partition_answer(partition, self._streams[partition], -1, result)
             frames.append(
                 encode_produce_response(self._version, correlation_id, [(self._name, [produced])], throttle_ms)
             )
@@ -172,7 +172,7 @@ class ProduceRuns:
         return self._table[:count].copy(), stop - slab.address, size
 
 
-def told(partition: int, stream: Stream, time_ms: int, result: int | LakestreamError) -> Produced:
+def partition_answer(partition: int, stream: Stream, time_ms: int, result: int | LakestreamError) -> Produced:
     """What a partition is told of the batch that was submitted for it."""
     if isinstance(result, LakestreamError):
         return Produced(partition, error_code(result), -1, -1, stream.start, str(result))

@@ -122,7 +122,7 @@ def _bad_records(partition: Produced, flexible: bool) -> bytes:
     return _count(len(partition.bad_records), flexible) + records
 
 
-class Fetched(NamedTuple):
+class FetchedPartition(NamedTuple):
     """What one partition has to give. `records` are whole batches in pieces, in order; empty if there are none."""
 
     partition: int
@@ -142,7 +142,7 @@ def encode_fetch_response(
     throttle_time_ms: int,
     error_code: int,
     session_id: int,
-    topics: Sequence[tuple[Topic, Sequence[Fetched]]],
+    topics: Sequence[tuple[Topic, Sequence[FetchedPartition]]],
 ) -> list[Buffer]:
     """A whole response frame in pieces, its length in front; the pieces of the records are those that were given."""
     flexible = version >= 12
@@ -188,7 +188,7 @@ _ABORTED: Final = struct.Struct(">qq").pack
 _FLEXIBLE_ABORTED: Final = struct.Struct(">qqx").pack
 
 
-def _partition_head(partition: Fetched, version: int) -> bytes:
+def _partition_head(partition: FetchedPartition, version: int) -> bytes:
     """Everything before the records."""
     index, error_code, high, stable, start, _, aborted, preferred = partition
     if aborted is None and version >= 12:
