@@ -31,7 +31,7 @@ from lakestream.stream.housekeeping.upkeep import Schedule, Upkeep
 log = logging.getLogger(__name__)
 
 SWITCH_S = 0.001
-"""A write that is done should not wait 5 ms, Python's default, until a busy event loop lets its thread go on."""
+"""With Python's default, 5 ms, a thread whose write is done waits that long for a busy event loop."""
 
 
 def run(settings: Settings, broker_id: int, ready_fd: int | None = None, log_socket: str = "") -> int:

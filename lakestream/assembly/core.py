@@ -83,7 +83,7 @@ async def build_core(settings: Settings, broker_id: int) -> Core:
 
 
 def build_lake(settings: Settings, replica: Replica, clock: Clock, random: Random) -> "Lake | None":
-    """What tables need, where there are any; else nothing of it is even imported."""
+    """The parts for tables; without the setting `tables` none of their modules is imported."""
     if not settings.tables:
         return None
     from lakestream.assembly.lake import Lake
@@ -92,7 +92,7 @@ def build_lake(settings: Settings, replica: Replica, clock: Clock, random: Rando
 
 
 def about(settings: Settings) -> Register:
-    """How this broker introduces itself; incarnation and cluster are filled in when it registers."""
+    """The registration of this broker; incarnation and cluster are filled in later."""
     host, port = settings.advertised_host or settings.kafka_host, settings.advertised_port or settings.kafka_port
     http = f"{settings.http_host}:{settings.http_port}"
     return Register(b"", "", "broker", host, port, http, os.getpid(), NEWEST)

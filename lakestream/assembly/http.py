@@ -17,7 +17,7 @@ from lakestream.protocol.http.server import HttpServer, HttpSources
 from lakestream.settings import Settings, data_uri
 
 ROUND_MS = 15_000
-"""What a round of the collector may take itself: it lists a bucket, and deletes."""
+"""The duration of one round of the collector, which lists a bucket and deletes."""
 
 
 def build_http(core: Core, kafka: KafkaParts, metrics: Metrics, ready: Callable[[], str | None]) -> HttpServer:
@@ -56,5 +56,5 @@ def http_limits(settings: Settings) -> HttpLimits:
 
 
 def collected_after_ms(settings: Settings) -> int:
-    """When a WAL object that nobody needs is certainly gone: two rounds of the collector after its grace."""
+    """The age at which a dead WAL object is certainly gone: two rounds of the collector after its grace."""
     return settings.collector_grace_ms + 2 * (settings.collector_interval_ms + ROUND_MS)

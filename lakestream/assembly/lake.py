@@ -1,4 +1,4 @@
-"""What a broker has where topics become tables: the catalog, old records, the tail, the purger and their figures.
+"""A broker's parts for tables: the catalog, history, the tail, the purger and their figures.
 
 It is made only with the setting `tables`. Where a cluster's tables lie is known when the broker has joined, and the
 libraries are large, so each part comes to be with the first request that needs it.
@@ -133,7 +133,7 @@ class Lake:
             raise Rejected(Reason.INVALID_REQUEST, message)
 
     async def care_answer(self, request: str) -> bytes:
-        """How far a request is. Raises Missing if nobody made it, or long ago."""
+        """The progress of a request. Raises Missing if the request is unknown or was forgotten."""
         try:
             wanted = bytes.fromhex(request)
         except ValueError:
@@ -158,7 +158,7 @@ class Lake:
 
 
 def _options_elsewhere(settings: Settings) -> dict[str, str]:
-    """What object stores need that another catalog has placed tables in. PyIceberg comes in only where it is asked."""
+    """The options of object stores in which another catalog placed tables. Only such a catalog imports PyIceberg."""
     if not settings.catalog:
         return {}
     from lakestream.data.tables.iceberg.other_catalog import address_of
@@ -168,5 +168,5 @@ def _options_elsewhere(settings: Settings) -> dict[str, str]:
 
 
 async def _imported(name: str) -> Any:
-    """A module, loaded in a thread if it is not there: the event loop has others to serve."""
+    """A module, imported in a thread so that the event loop is not held."""
     return await asyncio.to_thread(importlib.import_module, name)

@@ -112,7 +112,7 @@ class Appender:
             submission.done(Fenced("this broker has no epoch"))
             return
         if self._replica.room.why:
-            # Each try would leave an object that nobody can collect before the command log has room again.
+            # Each try would leave an object that cannot be collected before the command log has room again.
             submission.release()
             submission.done(NoRoom(f"the command log has no room: {self._replica.room.why}"))
             return
@@ -158,7 +158,7 @@ class Appender:
             self._gathering.oldest_arrival = self._gathering.last_arrival = self._clock.monotonic()
             self._gather(self._wal.linger_ms / 1000, limits.silence_s)
         elif self._last_requests >= limits.many_requests or self._unanswered:
-            # A tick costs the same for ten requests or a thousand: while one is under way, let more of them come.
+            # A tick costs the same for ten requests or a thousand: while one is under way, wait for more requests.
             self._paused = True
             self._timer = loop.call_later(limits.pause_s, self._tick)
         elif self._gathering.asks(self._clock.monotonic(), self._gathered_bytes, len(self._gathered)):
@@ -180,7 +180,7 @@ class Appender:
             self._timer = loop.call_soon(self._tick)
 
     def _has_enough(self) -> bool:
-        """Whether there is no need to gather on."""
+        """Whether the tick may begin now."""
         if self._wal.linger_ms or not self._waits_for_more:
             return self._waits_for_more and self._gathered_bytes >= self._limits.tick_bytes
         return self._gathering.has_enough(self._gathered_bytes, len(self._gathered))
@@ -231,7 +231,7 @@ class Appender:
         return taken
 
     def _join(self, tick: Tick) -> bytes:
-        """Order the batches by stream, join them once, and let go of the buffers they came in."""
+        """Order the batches by stream, join them once, and release the buffers in which they came."""
         if any(isinstance(one, ManyBatches) for one in tick.submissions):
             return self._join_tables(tick)
         plain = cast(list[Batches], tick.submissions)
@@ -261,7 +261,7 @@ class Appender:
         return tail
 
     def _join_tables(self, tick: Tick) -> bytes:
-        """The same where many small batches came together."""
+        """As `_join`, for ticks with tables of small batches."""
         joined = tick.joined = JoinedTables(tick.submissions, self._replica.state.sequence)
         tick.body = joined.body
         self._release(tick.submissions)

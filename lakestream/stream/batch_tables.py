@@ -20,10 +20,10 @@ NONE: Numbers = np.empty(0, np.int64)
 
 
 class ManyBatches:
-    """What the appender takes in place of `Batches`: a table (model/kernels/produce_loops.py) of batches in memory.
+    """Submitted in place of `Batches`: a table (model/kernels/produce_loops.py) of batches in memory.
 
-    `release` is called when their bytes are not needed any more, then `done`, once: with their results in the order
-    of the table, or with the error that befell all of them alike.
+    `release` is called when the bytes are not needed any more, then `done`, once: with the results in the order of the
+    table, or with the error that failed all batches.
     """
 
     __slots__ = ("done", "release", "results", "size", "table")

@@ -7,7 +7,7 @@ Key = tuple[int, int]
 """The number of an object in the state, and where in the object the piece starts."""
 
 PIECE_BYTES = 600
-"""What a piece takes besides its bytes: for ticks of single records that is more than they have."""
+"""Memory of a piece besides its bytes: for ticks of single records this is the larger part."""
 
 
 class CachedPiece:
@@ -31,7 +31,7 @@ class CachedPiece:
 
 
 class Cache:
-    """What was written or read lately."""
+    """Recently written and read pieces."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -65,11 +65,11 @@ class Cache:
         return piece
 
     def peek(self, key: Key) -> CachedPiece | None:
-        """The same for housekeeping: that it was looked at does not keep it."""
+        """As `get`, for housekeeping: it does not count as a use."""
         return self._pieces.get(key)
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """These objects are gone: their pieces are only in the way."""
+        """Drop the pieces of objects that are gone."""
         for number in numbers:
             for start in (0, *self._inner.get(number, ())):
                 self._drop((number, start))

@@ -1,9 +1,9 @@
-"""Old records: what is below a stream's progress lies in its topic's table, and is served as batches again.
+"""History: records below a stream's progress lie in its topic's table, and are served as batches again.
 
     topic -> its table in the state -> rows (threads, cached row groups) -> batches without a gap (L31, L32)
 
-Nothing here runs in the event loop but the finding of the table. The libraries that read tables are large: they come
-in with the first old record that somebody asks for.
+Only the look-up of the table runs in the event loop. The libraries that read tables are large, so they are imported
+with the first read of history.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ READ_BYTES_MAX = 8 << 20
 BATCH_BYTES = 256 << 10
 COMPRESSION = "compression.type"
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-"""What the topic's config may say; anything else leaves batches as they are."""
+"""Values of the topic's config; any other value leaves batches uncompressed."""
 
 
 class HistoryReader:
@@ -92,10 +92,10 @@ class HistoryReader:
         if self._readers is not None:
             await self._readers.close()
 
-    # -- the way there ------------------------------------------------------------------------------------------------
+    # -- asking a table ----------------------------------------------------------------------------------------------
 
     async def _asked(self, stream: Stream, ask: "Callable[[TableReaders, str], Awaitable[T]]") -> T:
-        """The answer of the table. Whatever is wrong with it is no fault of the offset that was asked for (T2)."""
+        """The answer of the table. A fault of the table is never reported as a fault of the offset (T2)."""
         readers = await self._opened()
         uuid = self._uuid(stream)
         self.reads += 1
@@ -103,14 +103,14 @@ class HistoryReader:
             try:
                 answer = await ask(readers, uuid)
             except Missing:
-                # Somebody has rewritten the table, and we do not know yet (T5).
+                # The table was rewritten, and this broker has not folded that yet (T5).
                 await self._replica.catch_up()
                 answer = await ask(readers, uuid)
         except (Retry, Unknown, Fenced, Halted) as error:
             self._failed(uuid, stream, error)
             raise
         except Exception as error:
-            # A damaged or forged file makes any library stumble, each in its own way.
+            # Each library fails in its own way on a damaged or forged file.
             self._failed(uuid, stream, error)
             readers.forget(uuid)
             raise Corrupt(f"{stream!r} cannot be read from its table: {error}") from error
@@ -130,7 +130,7 @@ class HistoryReader:
         return table.uuid
 
     def _current(self, stream: Stream, uuid: str) -> Callable[[], str]:
-        """Names the newest metadata file of a table. Called from threads: it looks at the state, each time anew."""
+        """A function for threads: it names the newest metadata file of a table, from the state of the moment."""
         topic_id = stream.topic.id
 
         def location() -> str:

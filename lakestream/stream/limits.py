@@ -1,4 +1,4 @@
-"""What the hot path may use: every buffer, cache and wait has its bound here."""
+"""Bounds of the appender and the reader: every buffer, cache and wait has one."""
 
 from dataclasses import dataclass
 

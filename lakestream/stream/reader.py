@@ -59,9 +59,9 @@ INDEX_SLICES_KEPT = 50_000
 """Slices of merged objects whose place is remembered."""
 
 LOOK_UPS_AT_ONCE = 2
-"""Batches that a time is looked up in at the same time: each may take MAX_DECOMPRESSED_BYTES."""
+"""Batches that are searched for a time at once: each may take MAX_DECOMPRESSED_BYTES."""
 INLINE_LOOK_UP_BYTES = 1024 * 1024
-"""A larger batch is walked in a thread, since all others would wait for it."""
+"""A larger batch is searched in a thread, so that no other client waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class Reader:
                 raise Rejected(Reason.OFFSET_OUT_OF_RANGE, f"{offset} is outside [{stream.start}, {stream.next}]")
             if offset < stream.landed:
                 if views:
-                    return views  # it landed while we read what lies before it
-                # Alone: the next batch of the WAL may begin below the progress, and no answer gives a record twice.
+                    return views  # the offset landed while the reader waited
+                # The WAL's next batch may begin below the progress: with it an answer would have records twice.
                 return await self._history_of(stream).read(stream, offset, max_bytes, at_least_one)
             index = stream.find(offset)
             if index >= len(stream.bases):
@@ -123,7 +123,7 @@ class Reader:
     def cached(
         self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
     ) -> list[memoryview] | None:
-        """The same without waiting, if the bytes are at hand; None if they are not, or if it would raise."""
+        """As `read`, without waiting; None if the bytes are not in memory, or if `read` would raise."""
         views: list[memoryview] = []
         left = max_bytes
         if not stream.start <= offset <= stream.next or offset < stream.landed:
@@ -193,9 +193,9 @@ class Reader:
     async def _look_into(
         self, batch: memoryview, find: Callable[..., tuple[int, int] | None], *where: int
     ) -> tuple[int, int] | None:
-        """What `find` finds in one batch. Few at a time, with a turn for everybody else before each.
+        """The result of `find` in one batch. Few are searched at once, and the loop serves other tasks before each.
 
-        A compressed one goes to a thread whatever its size, since that says nothing of what it becomes.
+        A compressed batch goes to a thread whatever its size, which does not tell its decompressed size.
         """
         compressed = batch[CHECKED_POSITION + 1] & CODEC_MASK
         async with self._look_ups:
@@ -207,7 +207,7 @@ class Reader:
             return find(batch, *where)
 
     def _history_of(self, stream: Stream) -> "HistoryReader":
-        """The way to what is below a stream's progress."""
+        """The reader of what lies below a stream's progress. Raises Retry if this broker reads no tables."""
         if self._history is None:
             raise Retry(f"{stream!r} is in its table below {stream.landed}, which needs the setting `tables`")
         return self._history
@@ -301,7 +301,7 @@ class Reader:
         one = self._replica.state.streams.objects.get(entry.object)
         if one is None:
             raise Retry(f"stream {stream.id} is of a state that was replaced meanwhile")
-        append_ms = self._replica.state.streams.append_times.of(entry)  # while the object lives: not after a wait
+        append_ms = self._replica.state.streams.append_times.of(entry)  # before any wait: the object may go meanwhile
         start = entry.position
         try:
             if one.size <= self._limits.whole_object_bytes or self._cache.get((entry.object, 0)):

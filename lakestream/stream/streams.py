@@ -138,7 +138,7 @@ class FrontDoor:
 
     @property
     def closing(self) -> bool:
-        """Whether the broker stops: handlers that `wait` answer with what they have."""
+        """Whether the broker stops: handlers then answer with what they have, and wait no more."""
         return self._waiting.closing
 
     async def read(

@@ -10,7 +10,7 @@ from lakestream.stream.batch_tables import ManyBatches
 BatchRow = tuple[int, int, int, int, int, int, int]
 """Stream, record count, length, max timestamp, producer id, producer epoch, first sequence."""
 AppendAnswer = list[int] | LakestreamError
-"""A base offset or a negative reason for each batch; or the error that befell all of them alike."""
+"""A base offset or a negative reason for each batch; or the error that failed all of them."""
 
 
 class Batches(Protocol):

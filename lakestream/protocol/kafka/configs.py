@@ -143,7 +143,7 @@ class ConfigApis:
         return entries + self._facts()
 
     def _facts(self) -> list[DescribeConfigsResourceResult]:
-        """Where this broker runs, as it told the cluster."""
+        """Facts that this broker registered in the cluster, as read-only configs."""
         me = self._replica.state.members.by_id.get(self._replica.member_id)
         if me is None:
             return []
@@ -217,7 +217,7 @@ class ConfigApis:
         return responses
 
     def _replacement(self, asked: ReplacingConfigsResource) -> AlterConfigsResource:
-        """The changes after which a resource has the configs asked for, and no others."""
+        """The changes that leave a resource with exactly the requested configs."""
         topics, current = self._replica.state.topics, dict[str, str]()
         if asked.resource_type == TOPIC and asked.resource_name in topics.by_name:
             current = topics.by_name[asked.resource_name].configs
@@ -264,7 +264,7 @@ class ConfigApis:
 
 
 def altered(asked: Iterable[AlterableConfig], table: ConfigTable, current: Mapping[str, str]) -> Changes | Refusal:
-    """What to set, or with None to unset. An unknown config can be deleted, as in Kafka: it is not there anyway."""
+    """The values to set, None to unset. As in Kafka, deleting an unknown config is no error."""
     changes: dict[str, str | None] = {}
     seen: set[str] = set()
     for one in asked:

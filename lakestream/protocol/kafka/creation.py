@@ -1,4 +1,4 @@
-"""Making a topic, for CreateTopics and for whoever asks for a topic that is not there yet."""
+"""Makes topics, for CreateTopics and for requests that name a topic which does not exist yet."""
 
 import asyncio
 import logging
@@ -70,7 +70,7 @@ class TopicMaker:
 
     @property
     def auto_create(self) -> bool:
-        """Whether asking for a topic makes it."""
+        """Whether a request for metadata of an unknown topic creates the topic."""
         return self._setting("auto.create.topics.enable") == "true"
 
     def judge(self, topic: NewTopic, taken: Mapping[str, str]) -> CreateTopic | Refusal:
@@ -105,9 +105,9 @@ class TopicMaker:
         return CreateTopic(topic.name, self._topic_id(), partitions, replication, configs)
 
     async def make_all(self, names: Sequence[str]) -> dict[str, Refusal]:
-        """Make topics because somebody asked for them; why some were not made.
+        """Create topics that a client named; returns the refusals by name.
 
-        Those that are too many for now are refused with a code on which clients ask again.
+        Topics above the limits are refused with a code on which clients ask again.
         """
         few = self._per_minute.take(min(len(names), self._per_request))
         if few < len(names):
@@ -126,7 +126,7 @@ class TopicMaker:
             )  # fmt: skip
 
     async def _make(self, name: str) -> Refusal | None:
-        """That another was quicker is a success."""
+        """Create one topic. A topic that another request created meanwhile is a success."""
         command = self.judge(NewTopic(name=name, configs={}), self.taken([name]))
         outcome = command if isinstance(command, Refusal) else await settled(create_topic(self._replica, command))
         if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:

@@ -21,7 +21,7 @@ from lakestream.stream.streams import FrontDoor
 FETCH = 1
 READ_COMMITTED = 1
 PARTITIONS_AT_ONCE = 1_000
-"""Partitions of one request that are read before others have their turn: some milliseconds."""
+"""Partitions of one request that are read before the handler yields to the event loop: some milliseconds."""
 IDS_SINCE = 13
 """The first version that names topics by their ids."""
 
@@ -124,14 +124,14 @@ class FetchApi:
     async def _read_all(
         self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted], budget: int
     ) -> tuple[dict[PartitionKey, FetchedPartition], list[Seen], int]:
-        """What was read, of which streams, and its size, or -1 if there are errors."""
+        """The results, the streams that were read, and the size in bytes, or -1 if there are errors."""
         aborted: list[tuple[int, int]] | None = [] if request.isolation_level == READ_COMMITTED else None
         results: dict[PartitionKey, FetchedPartition] = {}
         seen: list[Seen] = []
         size, errors = 0, False
         for place, (key, one) in enumerate(wanted.items(), 1):
             if place % PARTITIONS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # others have their turn
+                await asyncio.sleep(0)
             stream = self._streams.stream(*key)
             if stream is None:
                 by_id = isinstance(key[0], bytes) and self._streams.topic(key[0]) is None

@@ -5,7 +5,7 @@
     id n, epoch -1         a full request that ends session n
     id 0, epoch -1         a full request without a session
 
-Sessions live in one broker's memory. A client that comes with a session of another broker is told that there is none,
+Sessions live in one broker's memory. To a client with another broker's session the answer is that there is none,
 and sends a full request. So is one whose session gave way, which only those do that were not used for a while: where
 all are in use, a newcomer gets none and goes on with full requests. The partitions that all sessions name together are
 bounded too: a session that would name more than there is room for is ended, or not begun. So is one that would name a
@@ -32,7 +32,7 @@ PartitionKey = tuple[Topic, int]
 
 @dataclass(slots=True)
 class Session:
-    """What one consumer reads, in the order in which it is served, and what it was told last of each."""
+    """The partitions that one consumer reads, in the order in which they are served, and the last answer for each."""
 
     id: int
     by_ids: bool
@@ -43,11 +43,11 @@ class Session:
     """High watermark and log start."""
 
     def news(self, key: PartitionKey, high_watermark: int, log_start: int, has_more: bool) -> bool:
-        """Whether the consumer has to be told of this partition; what it is told is remembered."""
+        """Whether the answer has to name this partition. Remembers the figures that are sent."""
         previous = self.sent.get(key)
         self.sent[key] = (high_watermark, log_start)
         if has_more and key in self.wanted:
-            # Whoever was served goes to the end, so that the others come first next time.
+            # A served partition goes to the end, so that the next answer begins with the others.
             self.wanted[key] = self.wanted.pop(key)
         return has_more or previous != (high_watermark, log_start)
 
@@ -62,7 +62,7 @@ class Sessions:
         self._most_partitions = most_partitions
         self._by_id: OrderedDict[int, Session] = OrderedDict()
         self.partitions = 0
-        """What all sessions name together."""
+        """Of all sessions together."""
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -1,7 +1,7 @@
 """A group's committed offsets: OffsetCommit (2-10), OffsetFetch (1-10), OffsetDelete (0).
 
-Departures from Kafka: none is known. As in Kafka a fetch by name of what nobody committed, be it that there is no such
-group or topic, is answered with -1; names and ids of topics are resolved by the broker that is asked.
+Departures from Kafka: none is known. As in Kafka a fetch by name answers -1 where nothing is committed, also for an
+unknown group or topic; names and ids of topics are resolved by the broker that is asked.
 """
 
 from collections.abc import Callable, Iterable
@@ -113,7 +113,7 @@ class GroupOffsetApis:
         return group in self._streams.state.groups.by_name
 
     async def _judge_current(self, judge: Callable[[], list[CommitRow | ErrorCode]]) -> list[CommitRow | ErrorCode]:
-        """That a topic is not there is said only after a look at the end of the log (L6)."""
+        """Judge; if a topic is missing, judge once more after folding to the end of the log (L6)."""
         judged = judge()
         unknown = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if any(isinstance(row, ErrorCode) and row in unknown for row in judged):

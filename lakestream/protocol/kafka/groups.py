@@ -56,11 +56,11 @@ DEAD = "Dead"
 NO_ERROR = "NONE"
 """The message of a coordinator that was found, up to version 3 of FindCoordinator: Kafka's name of the code."""
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Read, delete, describe, describe configs, alter configs: everybody may do everything with a group."""
+"""Read, delete, describe, describe configs, alter configs: without ACLs every client may do all of them."""
 
 TRY_AGAIN = ErrorCode.COORDINATOR_NOT_AVAILABLE
-"""Every client looks for the coordinator and asks again. Also where nobody can tell whether it happened: who joins,
-syncs, beats or leaves twice does no harm, and this code says nothing about whether it was done (L17)."""
+"""On this code every client looks for the coordinator and asks again. It also answers an unknown outcome: a second
+join, sync, heartbeat or leave does no harm, and the code does not say whether the first one was done (L17)."""
 
 
 def problem_of(error: LakestreamError) -> ErrorCode:

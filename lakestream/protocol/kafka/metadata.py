@@ -1,4 +1,4 @@
-"""What a client asks first: ApiVersions (versions 0 to 4), Metadata (0 to 13), DescribeCluster (0 to 2).
+"""The first requests of every client: ApiVersions (versions 0 to 4), Metadata (0 to 13), DescribeCluster (0 to 2).
 
 Departures from Kafka: every broker can be asked for everything, so the leader of a partition only spreads the load, and
 the controller is the live broker with the lowest id. The replication factor is shown as it was asked for: where fewer
@@ -70,7 +70,7 @@ def _bits(*operations: int) -> int:
 
 
 # Kafka's numbers: read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe configs 10,
-# alter configs 11, idempotent write 12. Without ACLs everybody may do everything that there is for a resource.
+# alter configs 11, idempotent write 12. Without ACLs every client may do every operation on a resource.
 TOPIC_OPERATIONS: Final = _bits(3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS: Final = _bits(5, 7, 8, 9, 10, 11, 12)
 
@@ -170,7 +170,7 @@ class MetadataApis:
         return await self._maker.make_all(names)
 
     def _once(self, asked: list[MetadataRequestTopic]) -> Iterable[MetadataRequestTopic]:
-        """Each topic is told of once, be it asked for by its name, by its id, or by both."""
+        """Each topic appears once in the answer, whether the request has its name, its id, or both."""
         once: dict[object, MetadataRequestTopic] = {}
         for one in asked:
             topic = self._find(one)
@@ -210,7 +210,7 @@ class MetadataApis:
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message=f"there is no endpoint type {request.endpoint_type}",
             )
-        # Who asks who is there wants to know it as of now; if that cannot be known, as of the last moment that was.
+        # The answer shows the newest state; while the command log cannot be read, the last state that was folded.
         await stale(self._replica)
         state = self._replica.state
         known = sorted(state.members.by_id.values(), key=lambda member: member.id)

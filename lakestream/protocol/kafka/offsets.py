@@ -36,7 +36,7 @@ TRY_AGAIN = ErrorCode.LEADER_NOT_AVAILABLE
 
 
 class Place(NamedTuple):
-    """What ListOffsets answers: an offset and its record's time, -1 where there is none."""
+    """An answer of ListOffsets: an offset and its record's time, -1 where there is none."""
 
     offset: int = -1
     timestamp: int = -1

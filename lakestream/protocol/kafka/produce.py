@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from lakestream.protocol.kafka.connections.connection import Connection
 
 INLINE_DECOMPRESSED_BYTES = 4 * 1024 * 1024
-"""What is decompressed at once; the few that become larger go to a thread, since all others would wait for them."""
+"""Bodies up to this size are decompressed on the event loop; larger ones in a thread, so that no other client waits."""
 CHECK_THREADS = 2
 ZSTD_SINCE = 7
 """The first version whose clients know zstd."""
 NAMED_RECORDS_MAX = 1000
 """Of a batch that is refused for some of its records: so many are looked at, to name those."""
 IN_THE_LOG = (Fault.INVALID_RECORD, Fault.INVALID_TIMESTAMP, Fault.INVALID_EPOCH, Fault.NO_KEY)
-"""What Kafka finds out only when it appends: then it tells where the log starts."""
+"""Faults that Kafka finds only when it appends: its answer then has the log start."""
 
 
 class Producing:
-    """One Produce request until its answer: its batches for the appender, and what each partition is told."""
+    """One Produce request until its answer: its batches for the appender, and the answer of each partition."""
 
     __slots__ = ("acks", "api", "call", "refused", "results", "rows", "size", "stamped", "views", "waiting")
 
@@ -105,7 +105,7 @@ class Producing:
 
 
 class ProduceApi:
-    """Checks batches, hands them to the appender, and answers when they are durable."""
+    """Checks batches, submits them, and answers when they are durable."""
 
     def __init__(self, streams: FrontDoor, clock: Clock) -> None:
         self.streams = streams
@@ -203,10 +203,10 @@ class ProduceApi:
     def _checked(
         self, call: ProduceCall, request: ParsedProduce, large: dict[int, BatchInfo | Rejected] | None
     ) -> list[BatchInfo | Produced]:
-        """What each batch of the request is, or what its partition is told of its refusal.
+        """For each batch of the request its header, or the refusal that its partition gets.
 
-        Without `large`, which has what is known of all bodies by where they start, raises _LargeBody if one has to be
-        decompressed elsewhere.
+        `large` has the results of a thread, by where each body starts. Without it, raises _LargeBody if a body needs
+        a thread.
         """
         found: list[BatchInfo | Produced] = []
         for name, partitions in request.topics:
@@ -332,14 +332,14 @@ def _keyless(batch: memoryview) -> tuple[int, ...]:
 
 
 def _refusal(partition: int, log_start: int, error: Rejected) -> Produced:
-    """What a partition is told of a batch that is not taken. Its reason is a Fault, or Kafka's code already."""
+    """The answer for a refused batch. The reason is a Fault, or already one of Kafka's codes."""
     code = code_of(error.reason) if isinstance(error.reason, Fault) else error.reason
     records = error.records if isinstance(error, _BadRecords) else ()
     return Produced(partition, code, -1, -1, log_start if error.reason in IN_THE_LOG else -1, str(error), records)
 
 
 class _LargeBody(Exception):
-    """A batch decompresses to more than what others may be kept waiting for."""
+    """A batch decompresses to more than INLINE_DECOMPRESSED_BYTES."""
 
 
 def _check_bodies(

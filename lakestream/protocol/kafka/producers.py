@@ -28,11 +28,11 @@ from lakestream.protocol.kafka.refusals import Refusal, propose, stale
 NO_PRODUCER = (-1, -1)
 
 TRY_AGAIN = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""On this one every client asks the same broker again; the other retriable codes make some look for a coordinator."""
+"""On this code every client asks the same broker again; on other retriable codes some look for a coordinator."""
 
 REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-"""The answer to a transactional id. Java's and librdkafka's producers fail at once and for good on this code; most
-others they take for a passing trouble, and ask for ever."""
+"""The answer to a transactional id. Java's and librdkafka's producers fail at once and for good on this code; they
+take most other codes for a temporary error and retry for ever."""
 
 
 NO_COORDINATOR = -1

@@ -1,9 +1,9 @@
-"""What did not happen, as a value: Kafka's code and a message. Proposals of the cold APIs go out through here.
+"""Refusals as values: Kafka's code and a message. Handlers other than Produce and Fetch propose through this module.
 
-Nobody knows whether it happened -> REQUEST_TIMED_OUT, whatever the API (L17).
-It did not, a disk is full       -> KAFKA_STORAGE_ERROR, which clients try again.
-It certainly did not, try again  -> what the API at hand calls that; NOT_CONTROLLER for the care of topics.
-The state machine said no        -> the code of its reason, with its words.
+The outcome is unknown          -> REQUEST_TIMED_OUT, whatever the API (L17).
+Not done: a disk is full        -> KAFKA_STORAGE_ERROR, which clients try again.
+Not done: the client may retry  -> the API's own code for that; NOT_CONTROLLER for the care of topics.
+The state machine refused       -> the code of its reason, with its words.
 """
 
 from collections.abc import Awaitable
@@ -20,21 +20,21 @@ from lakestream.stream.streams import FrontDoor
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One thing that was asked for and not done."""
+    """One operation that was requested and not done."""
 
     code: ErrorCode
     message: str
 
 
 async def propose(replica: Replica, body: Body, not_done: ErrorCode = ErrorCode.NOT_CONTROLLER) -> Outcome | Refusal:
-    """What `apply` said, or why there is no such answer."""
+    """The outcome of the command, or the refusal."""
     return await settled(replica.propose(body), not_done)
 
 
 async def settled(
     proposing: Awaitable[Outcome], not_done: ErrorCode = ErrorCode.NOT_CONTROLLER
 ) -> Outcome | Refusal:
-    """The same for something that may take several commands."""
+    """As `propose`, for an operation that may take several commands."""
     try:
         outcome = await proposing
     except LakestreamError as error:

@@ -86,7 +86,7 @@ class ReplicaApis:
         return found
 
     async def _space(self) -> tuple[int, int]:
-        """Total and free bytes of the disk below the folder; -1 where nobody can tell."""
+        """Total and free bytes of the disk below the folder; -1 if unknown."""
         if self._folder is None:
             return UNKNOWN_SPACE
         try:

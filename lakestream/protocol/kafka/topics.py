@@ -144,7 +144,7 @@ class TopicApis:
         return DeleteTopicsResponse(responses=await asyncio.gather(*map(delete, once.values())))
 
     def _named(self, asked: DeleteTopicState) -> object:
-        """What is the same for two that mean one topic, be it by its name or by its id."""
+        """A key that is equal for two entries that mean one topic, by its name or by its id."""
         topics = self._replica.state.topics
         topic = topics.by_id.get(asked.topic_id) if asked.name is None else topics.by_name.get(asked.name)
         both = asked.name is not None and asked.topic_id != ZERO_UUID
@@ -238,13 +238,13 @@ class TopicApis:
 
 
 def _merged(same: list[DeleteTopicState]) -> DeleteTopicState:
-    """What several entries that mean one topic say of it together."""
+    """One entry with the name and the id that several entries give for one topic."""
     name = next((one.name for one in same if one.name is not None), None)
     return DeleteTopicState(name=name, topic_id=max(one.topic_id for one in same))
 
 
 def _understood(asked: CreatableTopic) -> NewTopic | Refusal:
-    """What a client wants made; a manual assignment says it by its numbers of partitions and replicas."""
+    """The topic that a client wants; a manual assignment gives the numbers of partitions and replicas."""
     partitions, replication = asked.num_partitions, asked.replication_factor
     if asked.assignments:
         if replication != DEFAULT:

@@ -1,4 +1,4 @@
-"""Who may go on reading while memory is short.
+"""Which connections may go on reading while memory is short.
 
 Frames that have not arrived completely may hold half of the memory. Over that, only the connection whose frame misses
 the fewest bytes reads on, the others wait their turn, so that every frame gets through and no announcement of a large
@@ -14,7 +14,7 @@ from lakestream.protocol.serving.slabs import SlabPool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one server takes from its clients; above it, it closes or pauses them."""
+    """Limits of one server; clients above them are closed or paused."""
 
     max_frame_bytes: int = 100 << 20
     max_other_frame_bytes: int = 16 << 20
@@ -34,7 +34,7 @@ class Limits:
 
 
 class ReceivingConnection(Protocol):
-    """What is known about a connection that holds bytes of a frame."""
+    """A connection that may hold bytes of an incomplete frame."""
 
     held: int
     missing: int
@@ -97,7 +97,7 @@ class Admission:
             self._choose()
 
     def choose_again(self, now: float, patience_s: float) -> list[ReceivingConnection]:
-        """While memory is short: let somebody else read if the chosen one is silent; returns those to be closed."""
+        """While memory is short: choose another reader if the chosen one is silent; returns the stalled connections."""
         if not self.short:
             return []
         stalled = [
@@ -157,11 +157,11 @@ class Admission:
         self.hold(reader, 0)
 
     def halt_producers(self, halted: bool) -> None:
-        """Whoever takes the records has no room, or has room again."""
+        """The appender has no room for records, or has room again."""
         self._set(halted, self._full)
 
     def check_memory(self) -> None:
-        """Look whether the memory in use pauses producers, or lets them go on."""
+        """Pause producers if the memory in use is above its limit, or let them go on."""
         used, limit = self._pool.used_bytes, self._limits.memory_bytes // 2
         if self._full:
             self._set(self._halted, used > limit // 4 * 3)

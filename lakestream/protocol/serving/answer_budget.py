@@ -1,8 +1,8 @@
 """How large an answer to a Fetch may be, so that all answers that are not sent yet stay within bounds together.
 
-Each may take a quarter of what is left, so that the first comers leave room for others. With nothing left each still
-gets one batch, or healthy consumers would starve beside clients that take nothing; at twice the limit none gets any,
-and asks again later. Who takes nothing for long is closed by the server.
+Each answer may take a quarter of what is left, so that early answers leave room for later ones. With nothing left an
+answer still gets one batch, or healthy consumers would starve beside clients that take nothing; at twice the limit it
+gets none, and the client asks again. The server closes connections that take nothing for long.
 """
 
 from collections.abc import Callable
@@ -30,5 +30,5 @@ class AnswerBudget:
 
     @property
     def scarce(self) -> bool:
-        """Whether to copy what is sent: a few bytes of a piece would keep all of it in memory."""
+        """Whether to copy the bytes of an answer: a small view would keep a whole cached piece in memory."""
         return 2 * (self._unsent() + self._taken) > self._limit_bytes

@@ -1,4 +1,4 @@
-"""Log lines about clients, at most a few of each kind in a while: a hostile client must not fill the disk with them."""
+"""Log lines about clients, a few of each kind per period: a hostile client must not fill the disk with log lines."""
 
 import logging
 from typing import Final
@@ -10,7 +10,7 @@ LINES_A_PERIOD: Final = 5
 
 
 class ClientWarnings:
-    """Counts by kind what is wrong with clients, and logs what is not too much."""
+    """Counts closed connections by kind of cause, and logs the first few of each period."""
 
     __slots__ = ("_clock", "_left", "_log", "_silent", "_since", "counts")
 

@@ -43,7 +43,7 @@ class AnswerSlot:
         self.reply: Reply = PENDING
 
     def answer(self, reply: Reply) -> None:
-        """Give the framed response; None if the client wants none. It goes out in order with this loop's others."""
+        """Give the framed response; None if the client wants none. Answers go out in order, once a loop iteration."""
         assert self.reply is PENDING, "a request is answered once"
         self.reply = reply
         connection = self.connection
@@ -204,7 +204,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         return str(name[0]) if name else ""
 
     def when_lost(self, callback: Callable[[], None]) -> None:
-        """Call back once this connection is gone, so that nobody waits on behalf of a client that left."""
+        """Call back once this connection is gone, so that a handler stops waiting for a client that left."""
         if self.closed:
             self.board.loop.call_soon(callback)
         elif self.lost_callbacks is None:
@@ -269,7 +269,7 @@ class FramedConnection(asyncio.BufferedProtocol):
                 self.transport.pause_reading()
 
     def pending_bytes(self) -> int:
-        """Bytes that the client has sent and nobody has read."""
+        """Received bytes that wait in the socket."""
         sock = self.transport.get_extra_info("socket")
         if self.closed or sock is None or sock.fileno() < 0:
             return 0

@@ -60,7 +60,7 @@ class ConnectionServer:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Memory of Produce requests that somebody still needs, in whole slabs."""
+        """Memory of requests that are not released yet, in whole slabs."""
         return self._board.pool.used_bytes
 
     @property

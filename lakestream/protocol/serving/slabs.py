@@ -2,8 +2,8 @@
 
 Page faults, not Python, are what receiving costs, so memory is used again. A transport asks for a buffer, receives once
 into it and reports, without anything in between; so all connections receive into one current slab, one behind the
-other, and an idle connection holds no memory at all. Whoever needs bytes for longer pins their slab. A slab whose pins
-are all gone is used again from its start.
+other, and an idle connection holds no memory at all. A request that needs its bytes for longer pins their slab. A slab
+without pins is used again from its start.
 """
 
 import mmap
@@ -31,7 +31,7 @@ class Slab:
         """Of a slab for one frame: its bytes, once they are all there. Shared slabs have -1."""
 
     def release(self) -> None:
-        """Take one pin away; nobody may touch the bytes that it protected from now on."""
+        """Take one pin away: its holder must not touch the bytes from now on."""
         pins = self.pins = self.pins - 1
         if not pins and self.pool is not None:
             self.pool.emptied(self)
@@ -53,7 +53,7 @@ class SlabPool:
     def __init__(self, slab_bytes: int, freed: Callable[[], None] | None = None) -> None:
         self.slab_bytes = slab_bytes
         self.used_bytes = 0
-        """Memory whose frames somebody still needs; neither the current slab nor incomplete large frames count."""
+        """Memory of complete frames that are still pinned, without the current slab and incomplete large frames."""
         self.freed = freed
         """Called when `used_bytes` fell."""
         self.position = 0
@@ -92,7 +92,7 @@ class SlabPool:
             self.freed()
 
     def trim(self) -> None:
-        """Give half of the slabs that nobody wanted since the last call back to the machine."""
+        """Give half of the slabs that stayed free since the last call back to the system."""
         surplus = (self._lowest + 1) // 2
         del self._free[:surplus]
         self._lowest = len(self._free)

@@ -1,8 +1,8 @@
 """All groups that this broker coordinates: following their state, ending their join phases, and their timers.
 
-`reconcile` runs after every change of a group, whoever made it, and answers those whose wish came true in the state.
-What has to change is proposed and decided in `apply`, so a broker that is mistaken about being the coordinator changes
-nothing, and the next one needs nothing from it (L30).
+`reconcile` runs after every change of a group, by any broker, and answers the requests that came true in the state.
+Changes are proposed and decided in `apply`, so a broker that wrongly takes itself for the coordinator changes nothing,
+and the next coordinator needs nothing from it (L30).
 """
 
 import asyncio
@@ -24,11 +24,11 @@ TICK_S = 0.1
 STALL_S = 1.0
 """A pause of the process longer than this stops the timers, as an outage does."""
 TRY_AGAIN = (Reason.STALE_PREMISE, Reason.STALE_GENERATION, Reason.UNKNOWN_GROUP, Reason.NOT_COORDINATOR)
-"""The group is not what we took it for: look at the state again."""
+"""The group has changed meanwhile: look at the state again."""
 
 
 class CoordinatedGroups:
-    """The coordinated by the names of their groups. `is_current`: whether this broker's own heartbeats fold (L13)."""
+    """The groups that this broker coordinates. `is_current`: whether this broker's own heartbeats fold (L13)."""
 
     def __init__(self, replica: Replica, clock: Clock, delay_s: float, is_current: Callable[[], bool]) -> None:
         self._replica = replica
@@ -45,7 +45,7 @@ class CoordinatedGroups:
         replica.on_fold.append(self._folded)
 
     async def stop(self) -> None:
-        """Send those who wait to the next coordinator, and propose nothing more."""
+        """Send waiting members to the next coordinator, and propose nothing more."""
         self._stopped = True
         for local in self._coordinated.values():
             local.close(Reason.NOT_COORDINATOR)
@@ -64,11 +64,11 @@ class CoordinatedGroups:
         return self._coordinated.get(name)
 
     def joining(self) -> list[str]:
-        """The groups that somebody wants to join."""
+        """The groups that have joining members."""
         return [name for name, local in self._coordinated.items() if local.joins]
 
     def enter(self, name: str) -> CoordinatedGroup:
-        """The local of a group that we coordinate. A new one starts from the state, with full sessions for all."""
+        """The entry of a group that this broker coordinates. A new one gives every member a full session."""
         local = self._coordinated.get(name)
         if local is None:
             local = self._coordinated[name] = CoordinatedGroup(name)
@@ -82,7 +82,7 @@ class CoordinatedGroups:
             local.deadlines[member_id] = self._clock.monotonic() + group.members[member_id].session_ms / 1000
 
     def enrol(self, local: CoordinatedGroup, candidate: Candidate) -> None:
-        """Somebody joins, and with it begins a rebalance, unless there is one."""
+        """Add a joining member, and begin a rebalance unless one is under way."""
         member_id = candidate.row.id
         local.enrol(candidate)
         candidate.answer.add_done_callback(lambda _: local.forget_join(member_id, candidate))
@@ -105,7 +105,7 @@ class CoordinatedGroups:
                 self.reconcile(self._coordinated[name])
 
     def reconcile(self, local: CoordinatedGroup) -> None:
-        """Bring what we remember in line with the state, and answer whom it answers."""
+        """Bring the waiting members in line with the state, and answer those whose request came true."""
         if not self.coordinates(local.name):
             local.close(Reason.NOT_COORDINATOR)
             self._coordinated.pop(local.name, None)
@@ -136,7 +136,7 @@ class CoordinatedGroups:
             elif group.generation == candidate.after:
                 continue
             elif member is None or member.protocols != row.protocols:
-                candidate.after = group.generation  # It came too late for this generation: it wants the next.
+                candidate.after = group.generation  # It came too late for this generation and waits for the next.
             else:
                 local.take(member_id)
                 self.renew(local.name, member_id)
@@ -176,7 +176,7 @@ class CoordinatedGroups:
             self.reconcile(local)
 
     def _next_step(self, local: CoordinatedGroup) -> NewGeneration | RemoveMembers | None:
-        """What ends this join phase: a new generation, or without anybody in it the end of those who did not come."""
+        """The command that ends this join phase: a new generation, or the removal of all members if none joined."""
         group = self.group(local.name)
         members = group.members if group is not None else {}
         for member_id, candidate in list(local.joins.items()):
@@ -214,7 +214,7 @@ class CoordinatedGroups:
                 self._check_timers(local, now)
 
     def _follow_brokers(self) -> None:
-        """When brokers come or go groups move: let go of those that left us, take over those that came."""
+        """Groups move when brokers come or go: release those that moved away, take over those that moved here."""
         brokers = [(broker.id, broker.epoch) for broker in self._replica.state.members.brokers()]
         if brokers == self._brokers:
             return

@@ -1,4 +1,4 @@
-"""The coordinator of classic consumer groups on one broker: what members ask of it, judged as Kafka does.
+"""The coordinator of classic consumer groups on one broker: the requests of members, judged as Kafka does.
 
     newcomer  --join-->  gets an id, joins with it, waits for the join phase to end  --sync-->  waits for the assignment
     member    --heartbeat-->  lives on, or is told to join again
@@ -44,11 +44,11 @@ T = TypeVar("T")
 
 LEAVE_ATTEMPTS = 5
 CURRENT_ANYWAY = (Reason.MEMBER_ID_REQUIRED, Reason.REBALANCING)
-"""Refusals that come from our own memory, or do no harm if they are old: they need no look at the log (L6)."""
+"""Refusals from this broker's own memory, or harmless if outdated: no look at the log is needed (L6)."""
 
 
 class GroupCoordinator:
-    """`is_current` tells whether this broker's own heartbeats fold: without it no session may run out (L13).
+    """`is_current`: whether this broker's own heartbeats fold. While they do not, no session runs out (L13).
 
     Every call raises Rejected for a definite no, Retry or Fenced if nothing happened, Unknown if nobody can tell.
     """
@@ -70,7 +70,7 @@ class GroupCoordinator:
             self.coordinated.tick()
 
     async def stop(self) -> None:
-        """Send those who wait to the next coordinator; from now on this broker coordinates nothing."""
+        """Send waiting members to the next coordinator; from now on this broker coordinates nothing."""
         await self.coordinated.stop()
 
     async def join(self, request: JoinRequest) -> Joined:
@@ -206,7 +206,7 @@ class GroupCoordinator:
         return candidate
 
     async def _replace(self, request: JoinRequest, body: ReplaceMember) -> Joined | Candidate:
-        """A static member is back: it carries on with what it had, unless the group rebalances anyway."""
+        """A static member is back and keeps its assignment, unless the group rebalances anyway."""
         group = self.coordinated.group(body.group)
         led = group is not None and group.leader == body.old
         agreed(await self._replica.propose(body))
@@ -219,7 +219,7 @@ class GroupCoordinator:
         found = place(group, member_id)
         if request.may_skip_assignment:
             return replace(found, skip_assignment=group.leader == member_id)
-        # An older client would take itself for the leader and assign anew, so it is told its former name, as by Kafka.
+        # An older client would take itself for the leader and assign again: as in Kafka it gets its old id as leader.
         return replace(found, leader=body.old if led else found.leader, members=[])
 
     # -- syncing, beating ---------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class GroupCoordinator:
     # -- leaving ------------------------------------------------------------------------------------------------------
 
     def _plan_leave(self, name: str, leavers: list[tuple[str, str | None]]) -> list[str | Reason]:
-        """Which members go; a static one may be named by its instance alone. Whoever is named again has left before."""
+        """The leaving members. A static member may be named by its instance alone; a repeated name has left before."""
         local, group = self.coordinated.get(name), self.coordinated.group(name)
         plan: list[str | Reason] = []
         for member_id, instance in leavers:
@@ -296,14 +296,14 @@ class GroupCoordinator:
 
 
 def agreed(outcome: Outcome) -> Any:
-    """What `apply` decided; its refusal is ours."""
+    """The outcome of `apply`. Raises Rejected if `apply` refused the command."""
     if isinstance(outcome, No):
         raise Rejected(outcome.reason, outcome.message)
     return outcome
 
 
 def _owner(local: CoordinatedGroup | None, group: Group | None, instance: str | None) -> str | None:
-    """The member that an instance is, or wants to become."""
+    """The id of the member, or of the joining member, with this instance."""
     if instance is None:
         return None
     if group is not None and instance in group.statics:
@@ -319,7 +319,7 @@ def left_problem(planned: str | Reason, gone: set[str]) -> int:
 
 
 def forget(answer: asyncio.Future[Synced]) -> None:
-    """Nobody waits for it any more: neither its result nor its exception is news to anybody."""
+    """Drop an answer that has no reader: asyncio would log its exception as never retrieved."""
     if not answer.cancel() and not answer.cancelled():
         answer.exception()
 

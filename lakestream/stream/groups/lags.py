@@ -17,7 +17,7 @@ SERIES_MAX = 1000
 NAME_MAX = 255
 """Characters of a group's name: longer ones have no figures, or a thousand of them would make a scrape of 32 MB."""
 OFFSETS_AT_ONCE = 2000
-"""Committed offsets that are looked at in one turn."""
+"""Committed offsets that are read before the loop serves other tasks."""
 GROUP_WORK = 10
 """A group takes about as long as so many offsets."""
 

@@ -1,4 +1,4 @@
-"""A group's committed offsets, and groups seen from outside: commit, fetch, delete, describe, list."""
+"""Committed offsets, and groups as operators see them: commit, fetch, delete, describe, list."""
 
 from dataclasses import dataclass
 
@@ -20,20 +20,20 @@ ROW_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SeenGroup:
-    """A group as others see it; `state` includes a rebalance that only its coordinator knows of.
+    """A group as operators see it; `state` includes a rebalance that only its coordinator knows of.
 
-    Before its first generation there is no more of a group than its newcomers.
+    Before its first generation a group has only newcomers.
     """
 
     group: Group
     state: GroupState
     protocol_type: str
     newcomers: list[MemberRow]
-    """Who joins, and was no member before."""
+    """Joining members that are not in the group yet."""
 
 
 class GroupOffsets:
-    """Only a group's coordinator answers: then a member that commits is heard, and all see the same rebalance.
+    """Only a group's coordinator answers: a commit counts as a sign of life, and every answer shows the same rebalance.
 
     Every call raises Rejected for a definite no, Retry or Fenced if nothing happened, Unknown if nobody can tell.
     """
@@ -52,7 +52,7 @@ class GroupOffsets:
         return results
 
     def _check_commit(self, body: CommitOffsets) -> None:
-        """The state knows nothing of those who join an empty group: it would take commits of anybody meanwhile."""
+        """Raises Rejected while members join an empty group: the state would accept the commit, not knowing them."""
         self._coordinator.check_coordinates(body.group)
         local, group = self._coordinator.coordinated.get(body.group), self._coordinator.coordinated.group(body.group)
         if body.generation < 0 and local is not None and local.joins and (group is None or not group.members):
@@ -60,13 +60,13 @@ class GroupOffsets:
             raise Rejected(Reason.STALE_GENERATION if joins else Reason.UNKNOWN_GROUP_MEMBER)
 
     def _told(self, body: CommitOffsets) -> CommitOffsets:
-        """The state knows nothing of those who join: a commit tells, once all members understand it (L3)."""
+        """Marks a commit while members join, since the state does not know them, if all brokers know the mark (L3)."""
         local = self._coordinator.coordinated.get(body.group)
         joining = local is not None and bool(local.joins) and self._replica.state.level >= BOUNDED
         return replace(body, joining=True) if joining else body
 
     async def fetch(self, name: str) -> dict[int, Commit]:
-        """What the group committed, by stream; nothing for a group that nobody knows. Always current (L6)."""
+        """The committed offsets by stream; empty for an unknown group. Always current (L6)."""
         await self._replica.catch_up()
         self._coordinator.check_coordinates(name)
         group = self._replica.state.groups.by_name.get(name)

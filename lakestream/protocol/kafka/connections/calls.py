@@ -1,4 +1,4 @@
-"""What handlers see of a request: the context it came in, and the call that a Produce request is."""
+"""The types that handlers get: a request's context, and a Produce request as a call."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 FETCH: Final = 1
 LEAST_RUN: Final = 4
-"""Fewer requests are not worth the fixed cost of a run."""
+"""A run of fewer requests would cost more than single requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Who asks, and in which version."""
+    """The client that asks, and the version of its request."""
 
     api_key: int
     version: int
@@ -62,7 +62,7 @@ class ProduceCall(AnswerSlot):
         slab.release()
 
     def pin(self) -> Slab:
-        """Keep the bytes for longer than this call: whoever gets the slab releases it once."""
+        """Keep the bytes for longer than this call. The caller releases the slab once."""
         slab = self.slab
         assert slab is not None, "released bytes cannot be pinned"
         slab.pins += 1
@@ -86,14 +86,14 @@ class TakesRuns(Protocol):
 
 
 def decode(api: apis.Api, version: int, frame: bytes, body: int) -> Any:
-    """The request in `frame` from `body` on: Fetch by hand, as hot.ParsedFetch, all others as their message."""
+    """The request in `frame` from `body` on: a `ParsedFetch`, or the message of another API."""
     if api.key == FETCH:
         return parse_fetch(memoryview(frame), body, len(frame), version)
     return apis.decode_request(api, version, frame, body)
 
 
 def framed(api: apis.Api, context: RequestContext, response: Any) -> tuple[Sequence[Buffer], bool]:
-    """What a handler returned, as buffers, and whether they are small enough to be joined."""
+    """A handler's response as buffers, and whether they are small enough to be joined."""
     if isinstance(response, (list, tuple)):
         return response, False
     if isinstance(response, (bytes, bytearray, memoryview)):

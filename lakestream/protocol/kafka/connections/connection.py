@@ -160,7 +160,7 @@ class Connection(FramedConnection):
         self._go_on()
 
     def _failed(self, key: int, error: Exception) -> None:
-        """A handler raised. Without its answer the client cannot go on; nobody else is concerned."""
+        """Close the connection whose handler raised: without its answer the client cannot go on."""
         errors = self.board.stats.errors
         errors[key] = errors.get(key, 0) + 1
         if isinstance(error, LakestreamError):

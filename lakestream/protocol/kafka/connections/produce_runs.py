@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 RUN_LIMIT: Final = 1024
 """Requests in one run."""
 BATCH_BYTES_MAX: Final = 4096
-"""Larger batches are worth the work that is done for each."""
+"""Larger batches go the general way: the work for each is small beside their bytes."""
 _AROUND: Final = 19
 """The most bytes of a frame, its length aside, that are neither prefix nor batch."""
 _EARLIEST: Final = -(2**63)
@@ -173,7 +173,7 @@ class ProduceRuns:
 
 
 def partition_answer(partition: int, stream: Stream, time_ms: int, result: int | LakestreamError) -> Produced:
-    """What a partition is told of the batch that was submitted for it."""
+    """The answer for one partition whose batch was submitted."""
     if isinstance(result, LakestreamError):
         return Produced(partition, error_code(result), -1, -1, stream.start, str(result))
     if result >= 0:

@@ -1,4 +1,4 @@
-"""Clients that speak something else than Kafka's protocol, told by their first bytes, or ask for an API in vain."""
+"""Recognizes clients that speak another protocol, by their first bytes, and clients that ask for an unserved API."""
 
 import struct
 from typing import Final
@@ -22,7 +22,7 @@ def what_it_looks_like(first: bytes, size: int) -> tuple[str, str]:
 
 
 def unserved(view: Buffer, start: int, stop: int) -> str:
-    """Why a request of another API cannot be answered: Kafka closes the connection too, so only the log tells more."""
+    """The log line for a request of an unserved API. Kafka closes the connection too, so the client learns no more."""
     key, version = _KEY.unpack_from(view, start)
     name = f"{UNSERVED[key]} (API key {key})" if key in UNSERVED else f"API key {key}"
     try:

@@ -15,7 +15,7 @@ TEMPLATES_LIMIT: Final = 4096
 
 
 class Produced(NamedTuple):
-    """What became of one partition's records."""
+    """The answer for one partition of a Produce request."""
 
     partition: int
     error_code: int = 0
@@ -123,7 +123,7 @@ def _bad_records(partition: Produced, flexible: bool) -> bytes:
 
 
 class FetchedPartition(NamedTuple):
-    """What one partition has to give. `records` are whole batches in pieces, in order; empty if there are none."""
+    """The answer for one partition of a Fetch request. `records` are pieces of whole batches, in order."""
 
     partition: int
     error_code: int

@@ -16,7 +16,7 @@ API_VERSIONS: Final = 18
 TAGS_LIMIT: Final = 1000
 """Tagged fields of one struct; the protocol has never had more than four."""
 UNREADABLE: Final = (struct.error, IndexError, UnicodeDecodeError)
-"""What Python raises where bytes end too early or are not text; every entry point turns them into Malformed."""
+"""Python's errors for bytes that end too early or are not text; every entry point raises Malformed instead."""
 
 _FIXED_HEADER: Final = struct.Struct(">hhih")
 LENGTH_AND_CORRELATION: Final = struct.Struct(">ii")
@@ -27,7 +27,7 @@ class Malformed(LakestreamError):
 
 
 class RequestHeader(NamedTuple):
-    """Who asks for what. `body` is the position of the first byte behind the header."""
+    """A request's header. `body` is the position of the first byte behind the header."""
 
     api_key: int
     api_version: int
