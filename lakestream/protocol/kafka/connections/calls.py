@@ -1,5 +1,6 @@
 """The types that handlers get: a request's context, and a Produce request as a call."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from lakestream.protocol.kafka.connections.connection import Connection
 
 FETCH: Final = 1
+LONG_REQUEST_BYTES: Final = 64 * 1024
 LEAST_RUN: Final = 4
 """A run of fewer requests would cost more than single requests."""
 
@@ -83,6 +85,25 @@ class TakesRuns(Protocol):
     def take_run(self, connection: "Connection", slab: Slab, start: int, end: int, limit: int) -> int:
         """Take up simple requests, `limit` at most, from `start` of what was received; where the first other begins."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LongRequest:
+    """A request that takes so long to decode that a thread does it: no other client waits."""
+
+    api: apis.Api
+    version: int
+    frame: bytes
+    body: int
+
+    async def decoded(self) -> Any:
+        return await asyncio.to_thread(decode, self.api, self.version, self.frame, self.body)
+
+
+def decode_or_put_off(api: apis.Api, version: int, frame: bytes, body: int) -> Any:
+    """The request, or if it is long a LongRequest."""
+    long = len(frame) - body > LONG_REQUEST_BYTES
+    return LongRequest(api, version, frame, body) if long else decode(api, version, frame, body)
 
 
 def decode(api: apis.Api, version: int, frame: bytes, body: int) -> Any:
