@@ -91,7 +91,7 @@ class Broker:
         self.state = "starting"
 
     def ready(self) -> str | None:
-        """None while clients are served, else why they are not, or why nothing can be written."""
+        """None while clients are served; else the reason why they are not, or why writes fail."""
         if not self._serving:
             return self.state
         full = [room for room in self._rooms if room.why]
@@ -102,7 +102,7 @@ class Broker:
         self._stopping.set()
 
     async def listen(self) -> None:
-        """Start the listeners. Clients of streams are closed out until the broker has joined."""
+        """Start the listeners. Connections of stream clients are refused until the broker has joined."""
         for stream_listener in self._stream_listeners:
             stream_listener.suspend()
         for listener in self._parts.listeners:

@@ -45,7 +45,7 @@ def build_http(core: Core, kafka: KafkaParts, metrics: Metrics, ready: Callable[
 
 
 def http_limits(settings: Settings) -> HttpLimits:
-    """The names that this broker has in the settings are its own, and so is the machine's."""
+    """The allowed host names: those of the settings, and the machine's own."""
     own = settings.http_host, settings.advertised_host, settings.kafka_host, socket.gethostname()
     return HttpLimits(
         hosts=host_names([*own, *settings.http_allowed_hosts.split(",")]),

@@ -1,7 +1,7 @@
 """A broker's parts for tables: the catalog, history, the tail, the purger and their figures.
 
 It is made only with the setting `tables`. Where a cluster's tables lie is known when the broker has joined, and the
-libraries are large, so each part comes to be with the first request that needs it.
+libraries are large, so each part is made by the first request that needs it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from lakestream.stream.history import HistoryReader
 from lakestream.stream.housekeeping.purger import Purger
 
 TOPICS_MEASURED = 1000
-"""The lag of more topics than this is in no metric of its own."""
+"""Topics above this number have no metric of their own for the lag."""
 
 
 class Lake:
@@ -91,7 +91,7 @@ class Lake:
         return packed
 
     async def tails(self, topics: Sequence[str]) -> bytes:
-        """The same for those of some topics that exist, all at one moment."""
+        """As `tail`, for the existing ones of some topics, all at one moment."""
         module = await _imported("lakestream.data.tables.reading.tail")
         await self._replica.catch_up()
         state = self._replica.state
@@ -103,7 +103,7 @@ class Lake:
         return TableSources(self.tables, self.ask_care, self.care_answer)
 
     async def tables(self, topic: str | None) -> bytes:
-        """Every topic's table, or one, in words. Raises Missing if there is no such topic."""
+        """The description of every topic's table, or of one. Raises Missing if there is no such topic."""
         return pack(await asyncio.to_thread(self._listing.tables, self._replica.state, topic))
 
     async def ask_care(self, topic: str, kind: str, arguments: dict[str, str]) -> bytes:

@@ -1,4 +1,4 @@
-"""Which part each published figure is read from."""
+"""The part from which each published figure is read."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lakestream.stream.history import HistoryReader
 
 REFUSALS = ("api", "failure", "frame", "http", "idle", "request", "slow", "stalled", "tls", "too many", "version")
-"""Why a connection may be closed, as connection.py and server.py say it; "failure" is a fault of ours."""
+"""The kinds of closed connections in connection.py and server.py; "failure" is an error of the broker."""
 
 
 def publish_server(metrics: Metrics, server: KafkaServer) -> None:

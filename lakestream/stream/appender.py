@@ -3,10 +3,10 @@
     submit -> gathered -> tick (joined, released) -> Wal.put -> in order: propose Append -> fold -> done
 
 A store without a price per object is written at once when idle, and gathers while a tick is under way; under a load of
-bulk data it gathers for a few milliseconds more, if that pays (gathering.py). A store with a price gathers for
+bulk data it gathers for a few milliseconds more where that saves ticks (gathering.py). A store with a price gathers for
 `linger_ms`, less when the senders fall silent. Ticks upload in parallel and are proposed in order; if one fails, later
 batches of its streams that are under way fail too, so that order holds (L16). Data comes before metadata: a crash
-leaves an object that nobody refers to, never a hole.
+leaves an object without entries, never a hole.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Tick:
         return {row[0] for row in self.rows} if self.joined is None else self.joined.streams()
 
     def payload(self) -> bytes:
-        """Of the `Append` that makes it known."""
+        """The body of the `Append` that enters this object into the state."""
         if self.joined is not None:
             return self.joined.payload(self.number, self.size)
         return pack_append(self.number, self.size, self.rows)
@@ -86,7 +86,7 @@ class Appender:
         self.stats = AppendStats()
         self.room = Room("the write-ahead log", clock)
         self.on_pressure: Callable[[bool], None] = lambda full: None
-        """Called with True when too much is under way, so that sockets pause, and with False when it is less again."""
+        """Called with True when too many bytes are under way, so that sockets pause, and then with False."""
         self._gathered: list[Submitted] = []
         self._gathered_bytes = 0
         self._under_way_bytes = 0
@@ -193,7 +193,7 @@ class Appender:
         if not self._gathered or self._writing >= self._limits.uploads:
             return
         epoch = self._replica.epoch
-        # Without an epoch all of it fails: nothing would come to take up the rest, and none may overtake it (L16).
+        # Without an epoch all gathered batches fail: no later tick takes up the rest, and none may overtake (L16).
         taken = self._take(self._limits.tick_bytes if epoch else self._gathered_bytes)
         tick = Tick(self._next_tick, epoch, taken, self._clock.monotonic())
         self._last_requests = sum(len(one.table) if isinstance(one, ManyBatches) else 1 for one in tick.submissions)
@@ -215,7 +215,7 @@ class Appender:
         task.add_done_callback(self._tasks.discard)
 
     def _take(self, most: int) -> list[Submitted]:
-        """Up to about so many bytes, whole submissions, the oldest first."""
+        """Take about `most` bytes from what was gathered: whole submissions, the oldest first."""
         if self._gathered_bytes <= most:
             taken, self._gathered = self._gathered, []
             self._gathered_bytes = 0
@@ -299,15 +299,15 @@ class Appender:
             self._schedule()
 
     def _fail(self, tick: Tick, error: LakestreamError) -> None:
-        """Give a tick up, and with it what its streams have under way behind it (L16)."""
-        if tick.failed is not None:  # by an earlier one, which took all behind it down too
+        """Give a tick up, and with it the later batches of its streams (L16)."""
+        if tick.failed is not None:  # given up with an earlier tick, and so was everything behind it
             return
         tick.failed = error
         order = list(self._order)
         self._fail_behind(tick.streams(), order[order.index(tick) + 1 :], error)
 
     def _fail_behind(self, broken: set[int], behind: Iterable[Tick], error: LakestreamError) -> None:
-        """Give up later ticks and gathered batches of streams one of whose batches is not in the log (L16)."""
+        """Give up later ticks and gathered batches of the `broken` streams, which miss a batch in the log (L16)."""
         for later in behind:
             if later.failed is None and not broken.isdisjoint(later.streams()):
                 broken |= later.streams()
@@ -322,7 +322,7 @@ class Appender:
                 self._gathered.append(submission)
 
     def _settle(self) -> None:
-        """Propose what is written, answer what failed, in the order of ticks."""
+        """Propose written ticks and answer failed ones, in the order of ticks."""
         order = self._order
         while order and (order[0].written or order[0].failed is not None):
             tick = order.popleft()
@@ -380,7 +380,7 @@ class Appender:
             answer: Any = submission.results if error is None else error
             try:
                 submission.done(answer)
-            except Exception:  # this request gets no answer; those beside it in the tick do
+            except Exception:  # this request gets no answer; the other requests of the tick do
                 log.exception("the answer to a produce request failed")
         if self._full and self._under_way_bytes < self._limits.under_way_bytes // 2:
             self._full = False

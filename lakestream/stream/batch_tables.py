@@ -1,4 +1,4 @@
-"""Many small batches at once: their numbers lie in one table, and compiled code does for all what is done for each."""
+"""Many small batches at once: their header fields lie in one table, which compiled code works on."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -48,7 +48,7 @@ class JoinedTables:
     __slots__ = ("_order", "_parts", "_rows", "_streams", "body", "slices")
 
     def __init__(self, submissions: "Sequence[Batches | ManyBatches]", sequence: int) -> None:
-        """`sequence`: what the writer has folded."""
+        """`sequence`: up to where the writer has folded the command log."""
         tables = [one.table if isinstance(one, ManyBatches) else table_of(one) for one in submissions]
         table = np.concatenate(tables)
         self._order = np.argsort(table[:, STREAM], kind="stable")
@@ -74,7 +74,7 @@ class JoinedTables:
         return len(self._order)
 
     def payload(self, tick: int, size: int) -> bytes:
-        """The body of the `Append`: as of `pack_append`."""
+        """The body of the `Append`, in the format of `pack_append`."""
         return HEAD.pack(tick, size, len(self)) + self._rows
 
     def streams(self) -> set[int]:
@@ -100,7 +100,7 @@ class JoinedTables:
 
 
 def table_of(batches: "Batches") -> Numbers:
-    """The table of a few batches that came one by one. Good while their views are."""
+    """The table of batches that came one by one. It is valid as long as their views."""
     table = np.zeros((len(batches.rows), COLUMNS), np.int64)
     table[:, : len(batches.rows[0])] = batches.rows
     table[:, ADDRESS] = [address_of(view) for view in batches.views]
@@ -108,5 +108,5 @@ def table_of(batches: "Batches") -> Numbers:
 
 
 def _address(numbers: Numbers) -> int:
-    """Of the first number. They lie without gaps: nothing here is a part of another array."""
+    """The address of the first number. The numbers lie without gaps: no array here is a part of another one."""
     return int(numbers.__array_interface__["data"][0])

@@ -13,7 +13,7 @@ PIECE_BYTES = 600
 class CachedPiece:
     """Some bytes of one object. Slices get their base offsets stamped in place, once, when they are first served.
 
-    `stamped` has the positions of the slices that are; None means that all are (our own ticks, merged objects).
+    `stamped` has the positions of the stamped slices; None means all (this broker's own ticks, merged objects).
     `ends` remembers where batches were cut: an offset and the position of the batch that starts there.
     """
 
@@ -40,10 +40,10 @@ class Cache:
         self.misses = 0
         self._pieces: OrderedDict[Key, CachedPiece] = OrderedDict()
         self._inner: dict[int, set[int]] = {}
-        """Where pieces start that are not the first of their object, to find them when it goes."""
+        """The starts of pieces inside of an object, to find the pieces when the object goes."""
 
     def add(self, number: int, body: bytearray) -> None:
-        """Keep one of our own ticks, whose batches are all stamped."""
+        """Keep a tick of this broker, whose batches are all stamped."""
         self.put((number, 0), CachedPiece(0, body, None))
 
     def put(self, key: Key, piece: CachedPiece) -> None:

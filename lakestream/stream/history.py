@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 READ_BYTES_MAX = 8 << 20
-"""How much one read takes out of a table, however much a consumer would take."""
+"""The most that one read takes out of a table, whatever a consumer asks for."""
 BATCH_BYTES = 256 << 10
 COMPRESSION = "compression.type"
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}

@@ -8,9 +8,9 @@ class AppendLimits:
     """Bounds of the appender."""
 
     tick_bytes: int = 16 * 1024 * 1024
-    """About how large one WAL object gets."""
+    """The approximate size of the largest WAL objects."""
     under_way_bytes: int = 64 * 1024 * 1024
-    """Bytes that were taken and are not answered; above it sockets pause."""
+    """Submitted bytes that are not answered; above this number sockets pause."""
     uploads: int = 1
     """Objects written at the same time."""
     silence_s: float = 0.02

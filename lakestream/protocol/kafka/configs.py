@@ -258,7 +258,7 @@ class ConfigApis:
             return Refusal(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
         changes = altered(resource.configs, CLUSTER_CONFIGS, self._replica.state.topics.configs)
         if isinstance(changes, Refusal) and all(one.name in CLUSTER_CONFIGS.keys for one in resource.configs):
-            # What a broker's config cannot be is another code than what a topic's cannot be.
+            # Kafka has another code for a wrong config of a broker than for one of a topic.
             return Refusal(ErrorCode.INVALID_REQUEST, changes.message)
         return changes if isinstance(changes, Refusal) else AlterConfigs(b"", changes)
 

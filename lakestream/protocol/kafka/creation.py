@@ -25,7 +25,7 @@ REPLICATION_MAX = 32767
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic that could be made; -1 for what the broker should choose."""
+    """The wish for a topic; -1 where the broker chooses."""
 
     name: str
     partitions: int = DEFAULT
@@ -34,7 +34,7 @@ class NewTopic:
 
 
 class TokenBucket:
-    """So many a minute over time, and as many at once after a quiet minute."""
+    """Allows `per_minute` a minute over time, and as many at once after a quiet minute."""
 
     def __init__(self, clock: Clock, per_minute: int) -> None:
         self.clock = clock
@@ -43,7 +43,7 @@ class TokenBucket:
         self._seen_s = clock.monotonic()
 
     def take(self, wanted: int) -> int:
-        """How many of these may be had now."""
+        """Take up to `wanted`; returns how many are allowed now."""
         now = self.clock.monotonic()
         self._left = min(self._left + (now - self._seen_s) * self._per_minute / 60, float(self._per_minute))
         self._seen_s = now
@@ -55,7 +55,7 @@ class TokenBucket:
 class TopicMaker:
     """Judges and makes topics. `broker` has the broker's settings by Kafka's names.
 
-    Topics that clients make by asking for them are bounded: by `per_minute`, and in each request.
+    Automatic creation is bounded by `per_minute`, and in each request.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TopicMaker:
         return self._setting("auto.create.topics.enable") == "true"
 
     def judge(self, topic: NewTopic, taken: Mapping[str, str]) -> CreateTopic | Refusal:
-        """The command that makes this topic, its defaults filled in. `taken`: names by how metrics would spell them."""
+        """The command that makes this topic, with defaults. `taken`: existing names by their spelling in metrics."""
         if problem := name_problem(topic.name):
             return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if topic.name in self._replica.state.topics.by_name:
@@ -134,7 +134,7 @@ class TopicMaker:
         return None
 
     def taken(self, names: Iterable[str]) -> dict[str, str]:
-        """The existing names by how metrics would spell them, if one of the new names could collide at all."""
+        """The existing names by their spelling in metrics, if one of the new names could collide at all."""
         if not any("." in name or "_" in name for name in names):
             return {}
         return {metric_name(name): name for name in self._replica.state.topics.by_name if "." in name or "_" in name}

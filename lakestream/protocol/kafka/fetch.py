@@ -1,4 +1,4 @@
-"""Fetch (4-18): the way out. Long polls, sessions, byte limits; batches go out as they lie in memory.
+"""Fetch (4-18): reads records. Long polls, sessions, byte limits; batches go out as they lie in memory.
 
 Departures from Kafka: any broker serves any partition; the last stable offset is the end, until transactions come;
 `preferred_read_replica` is never given, since no broker is nearer to the data than another.
@@ -75,7 +75,7 @@ class FetchApi:
     async def _gather(
         self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted]
     ) -> dict[PartitionKey, FetchedPartition]:
-        """Read until there are `min_bytes`, or something is wrong, or the time is over."""
+        """Read until there are `min_bytes`, a partition has an error, or the time is over."""
         deadline = self._clock.monotonic() + max(request.max_wait_ms, 0) / 1000
         enough = min(request.min_bytes, request.max_bytes)
         current = False
@@ -84,7 +84,7 @@ class FetchApi:
             try:
                 results, seen, size = await self._read_all(request, wanted, budget)
             finally:
-                # What was read is sent without another wait, but for the short look at the log before a no.
+                # The results are sent without another wait, apart from the look at the log before a no.
                 self._room.give_back(budget)
             errors = size < 0
             if errors and not current:
@@ -95,17 +95,17 @@ class FetchApi:
             left = deadline - self._clock.monotonic()
             if errors or size >= enough or left <= 0 or not wanted or self._streams.closing:
                 return results
-            # More than there is room for never comes. Without anything it waits: it would ask again at once.
+            # More bytes than there is room for never come. An empty answer waits: the client would ask again at once.
             if size and _filled(wanted, results, budget) >= min(enough, budget):
                 return results
-            results = {}  # it is read again: meanwhile its pieces may leave the cache
-            # Without room we do not know what is there: then any growth is a reason to look again.
+            results = {}  # read again after the wait: meanwhile the pieces may leave the cache
+            # Without room nothing was read: then any growth is a reason to read again.
             await self._wait(seen, enough - size if budget >= 0 else 1, deadline)
 
     async def _wait(self, seen: list[Seen], missing: int, deadline: float) -> None:
-        """Until there are so many bytes more, or a stream is not what it was, or the time is over.
+        """Wait until the streams grew by `missing` bytes, one of them changed otherwise, or the time is over.
 
-        Who asks for a lot, and gets it in drops, is not read everything again for each of them.
+        A request for many bytes that come in drops is not read again for each drop.
         """
         streams = [stream.id for _, stream, _, _, _ in seen]
         while (left := deadline - self._clock.monotonic()) > 0 and not self._streams.closing:

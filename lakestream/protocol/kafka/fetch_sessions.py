@@ -1,15 +1,15 @@
-"""Fetch sessions (KIP-227): a consumer says once what it reads, then only what changes; we answer only what is new.
+"""Fetch sessions (KIP-227): a consumer names its partitions once, then only changes; answers have only what is new.
 
     id 0, epoch 0          a full request that asks for a session; it gets an id and goes on with epoch 1
     id n, epoch e          the next incremental request of session n
     id n, epoch -1         a full request that ends session n
     id 0, epoch -1         a full request without a session
 
-Sessions live in one broker's memory. To a client with another broker's session the answer is that there is none,
-and sends a full request. So is one whose session gave way, which only those do that were not used for a while: where
-all are in use, a newcomer gets none and goes on with full requests. The partitions that all sessions name together are
-bounded too: a session that would name more than there is room for is ended, or not begun. So is one that would name a
-topic by a longer name than topics can have, so that the bytes of all names are bounded with the partitions.
+Sessions live in one broker's memory. A client with an unknown session, for example another broker's, gets an error and
+sends a full request. A new session may displace one that was not used for a while; where all are in use, the newcomer
+gets no session and goes on with full requests. The partitions of all sessions together are bounded: a session that
+would exceed the bound is ended, or not begun. The same holds for a session that names a topic by a longer name than
+topics can have, so that the bytes of all names are bounded as well.
 """
 
 from collections import OrderedDict
@@ -53,7 +53,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions of one broker, those first that were not used for longest."""
+    """The sessions of one broker, the least recently used first."""
 
     def __init__(self, random: Random, clock: Clock, limit: int = 1000, most_partitions: int = 200_000) -> None:
         self._random = random

@@ -59,7 +59,7 @@ class GroupOffsetApis:
     # -- commit -------------------------------------------------------------------------------------------------------
 
     async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Partitions are refused one by one; what is wrong with the group is wrong with all that remain."""
+        """Partitions are refused one by one; a refusal of the group is the answer for all other partitions."""
         by_id = context.version >= BY_ID
         asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
         codes = [ErrorCode.NONE] * len(asked)

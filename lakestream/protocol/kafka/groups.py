@@ -48,7 +48,7 @@ from lakestream.stream.streams import FrontDoor
 
 GROUP, TRANSACTION = 0, 1
 GROUPS_AT_ONCE = 200
-"""Groups that are described before others have their turn."""
+"""Groups that are described before the handler yields to the event loop."""
 CLASSIC = "classic"
 STATES = {
     GroupState.EMPTY: "Empty",
@@ -221,7 +221,7 @@ class GroupApis:
 
     def _find(self, key: str, key_type: int) -> FoundCoordinator:
         if key_type == TRANSACTION:
-            # The answer on which producers fail at once and for good, as that to their InitProducerId.
+            # On this code producers fail at once and for good, as on the same answer to InitProducerId.
             text = "transactions are not supported yet"
             return FoundCoordinator(code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message=text)
         if key_type != GROUP:

@@ -1,4 +1,4 @@
-"""Produce (0-13; 0-2 are advertised, as Kafka does for old clients, and refused): the way in.
+"""Produce (0-13; 0-2 are advertised, as Kafka does for old clients, and refused): appends records.
 
 Departures from Kafka: any broker takes any partition; records of message formats 0 and 1 are refused; acks=1 and
 acks=all are the same, since nothing is acknowledged before it is durable.

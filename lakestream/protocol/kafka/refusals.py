@@ -43,7 +43,7 @@ async def settled(
 
 
 async def stale(state: Replica | FrontDoor, not_done: ErrorCode = ErrorCode.NOT_CONTROLLER) -> Refusal | None:
-    """Be current, so that a no is no old news (L6); a refusal of everything if that cannot be."""
+    """Fold to the end of the log, so that a no is current (L6); a refusal if the log cannot be read."""
     try:
         await state.catch_up()
     except LakestreamError as error:

@@ -1,8 +1,8 @@
 """Which connections may go on reading while memory is short.
 
 Frames that have not arrived completely may hold half of the memory. Over that, only the connection whose frame misses
-the fewest bytes reads on, the others wait their turn, so that every frame gets through and no announcement of a large
-frame costs anything. Small frames never wait. Frames in flight may hold the other half. Over that, the connections that
+the fewest bytes reads on and the others wait, so that every frame gets through and announcing a large frame costs
+nothing. Small frames never wait. Frames in flight may hold the other half. Over that, the connections that
 produce pause once their current frame is complete, and TCP holds their clients back.
 """
 
@@ -18,14 +18,14 @@ class Limits:
 
     max_frame_bytes: int = 100 << 20
     max_other_frame_bytes: int = 16 << 20
-    """Of all requests but Produce: reading one makes objects of several times its size."""
+    """Of requests that append no records: reading one makes objects of several times its size."""
     memory_bytes: int = 256 << 20
     slab_bytes: int = 4 << 20
     receive_bytes: int = 1 << 20
     small_bytes: int = 16 << 10
     """Rests of this size are copied, and never wait for memory."""
     max_in_flight: int = 4096
-    """Produce requests of one connection that are not answered yet."""
+    """Unanswered appending requests of one connection."""
     max_connections: int = 20_000
     idle_timeout_s: float = 600.0
     stall_timeout_s: float = 30.0
@@ -49,7 +49,7 @@ class ReceivingConnection(Protocol):
 
 
 class Admission:
-    """Counts the held bytes, chooses who reads on, pauses and resumes producers."""
+    """Counts the held bytes, chooses the connection that reads on, pauses and resumes producers."""
 
     __slots__ = ("_chosen", "_full", "_halted", "_held", "_holders", "_limits", "_pool", "_producers", "short")
 

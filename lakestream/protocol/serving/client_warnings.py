@@ -23,7 +23,7 @@ class ClientWarnings:
         self.counts: dict[str, int] = {}
 
     def warn(self, kind: str, peer: str, reason: str, *, error: BaseException | None = None) -> None:
-        """Log why the connection of `peer` is closed, with a traceback if it is our own fault."""
+        """Log why the connection of `peer` is closed, with the traceback of an error of the broker."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         now = self._clock.monotonic()
         if now - self._since.get(kind, -PERIOD_S) >= PERIOD_S:

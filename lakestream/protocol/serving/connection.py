@@ -23,7 +23,7 @@ from lakestream.protocol.serving.slabs import Slab, small_copy
 
 _LENGTH: Final = struct.Struct(">i")
 _TRUSTED_SHARE: Final = 4
-"""Once this part of a frame is there, the rest of it is given room in a shared slab."""
+"""Once this part of a frame is there, its rest gets room in a shared slab."""
 
 Reply = bytes | Sequence[Buffer] | None
 """Whole frames, their length in front; None for no answer at all."""
@@ -188,7 +188,7 @@ class FramedConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.write_paused = False
         self.board.forget_unsent(self)
-        # The transport is in the middle of writing: what waits is looked at afterwards.
+        # The transport is in the middle of writing: waiting requests are taken up afterwards.
         self.board.loop.call_soon(self._go_on)
 
     # What handlers and the server use
@@ -218,7 +218,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self.transport.abort()
 
     def refuse(self, kind: str, reason: str, error: BaseException | None = None) -> None:
-        """Close, because there is no way to answer, and say why."""
+        """Close without an answer, and log the reason."""
         if not self.closed:
             self.board.warnings.warn(kind, self.peer, reason, error=error)
             self.abort()
@@ -251,7 +251,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         self._go_on()
 
     def update_reading(self) -> None:
-        """Pause or resume the socket as the state of things demands."""
+        """Pause or resume the socket, as the waiting requests and the memory demand."""
         if self.closed:
             return
         admission = self.board.admission
@@ -303,7 +303,7 @@ class FramedConnection(asyncio.BufferedProtocol):
         return board.limits.small_bytes if self.busy or board.admission.short else board.limits.receive_bytes
 
     def _advance(self, slab: Slab, start: int, end: int) -> None:
-        """Take up what may be taken up of slab[start:end], for which the caller holds a pin, and keep the rest."""
+        """Take up the frames in slab[start:end] that need not wait, and keep the rest. Releases a pin of the caller."""
         self.waiting = False
         if self.busy or self.write_paused or self.board.draining:
             self.waiting = True
@@ -335,7 +335,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self.transport.writelines(parts)
 
     def _go_on(self) -> None:
-        """Something that requests may wait for has happened."""
+        """Take up waiting requests: an answer was sent, or the socket takes bytes again."""
         if self.closed:
             return
         if self.board.draining:
@@ -356,7 +356,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self._set_rest(slab, start, end, 0, end - start)
 
     def _await_frame(self, slab: Slab, start: int, end: int) -> None:
-        """The last frame is incomplete: find a place for all of it, or put its few bytes aside."""
+        """The last frame is incomplete: find a place for all of it, or copy its few bytes."""
         size = end - start
         pool, limits = self.board.pool, self.board.limits
         frame_bytes = self.head_bytes
@@ -385,7 +385,7 @@ class FramedConnection(asyncio.BufferedProtocol):
             self.board.admission.hold(self, held)
 
     def _let_go(self) -> None:
-        """This connection takes up and answers nothing any more, and holds nothing."""
+        """From now on this connection takes up and answers nothing; release what it holds."""
         if self.closed:
             return
         self.closed = True

@@ -98,7 +98,7 @@ class ConnectionServer:
         self._board.refusing = False
 
     async def drain(self, timeout_s: float) -> None:
-        """Accept and take up nothing more, answer what was taken up, close. Who is left after a while is cut off."""
+        """Accept and take up nothing more, answer what was taken up, close. After the timeout cut the rest off."""
         board = self._board
         if self._listener is not None:
             self._listener.close()

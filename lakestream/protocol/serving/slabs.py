@@ -1,6 +1,6 @@
 """Memory that requests are received into: large, reused slabs that all connections share.
 
-Page faults, not Python, are what receiving costs, so memory is used again. A transport asks for a buffer, receives once
+The cost of receiving is page faults, not Python, so memory is used again. A transport asks for a buffer, receives once
 into it and reports, without anything in between; so all connections receive into one current slab, one behind the
 other, and an idle connection holds no memory at all. A request that needs its bytes for longer pins their slab. A slab
 without pins is used again from its start.
@@ -17,18 +17,18 @@ _LAZY: Final = _PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
 
 
 class Slab:
-    """A piece of memory and how many still need it. Made with one pin, that of its maker."""
+    """A piece of memory and the number of its users, the pins. Made with one pin, that of its maker."""
 
     __slots__ = ("address", "pins", "pool", "used_bytes", "view")
 
     def __init__(self, view: memoryview, pool: "SlabPool | None" = None) -> None:
         self.view = view
         self.address = address_of(view)
-        """Of its first byte, for compiled code."""
+        """The address of its first byte, for compiled code."""
         self.pins = 1
         self.pool = pool
         self.used_bytes = -1
-        """Of a slab for one frame: its bytes, once they are all there. Shared slabs have -1."""
+        """The size of a slab for one frame, once the frame is complete. Shared slabs have -1."""
 
     def release(self) -> None:
         """Take one pin away: its holder must not touch the bytes from now on."""

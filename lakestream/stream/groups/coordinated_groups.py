@@ -146,7 +146,7 @@ class CoordinatedGroups:
     # -- the join phase -----------------------------------------------------------------------------------------------
 
     def _advance(self, local: CoordinatedGroup) -> None:
-        """Start a join phase if one is wanted, end it if it is over."""
+        """Start a join phase if members want one, and end it if it is over."""
         group, now = self.group(local.name), self._clock.monotonic()
         if local.proposing or self._stopped:
             return

@@ -1,7 +1,7 @@
 """The coordinator of classic consumer groups on one broker: the requests of members, judged as Kafka does.
 
     newcomer  --join-->  gets an id, joins with it, waits for the join phase to end  --sync-->  waits for the assignment
-    member    --heartbeat-->  lives on, or is told to join again
+    member    --heartbeat-->  lives on, or has to join again
 
 Judging reads the state and what this broker keeps of the group; each change is proposed and decided in `apply` (L30).
 """
@@ -50,7 +50,7 @@ CURRENT_ANYWAY = (Reason.MEMBER_ID_REQUIRED, Reason.REBALANCING)
 class GroupCoordinator:
     """`is_current`: whether this broker's own heartbeats fold. While they do not, no session runs out (L13).
 
-    Every call raises Rejected for a definite no, Retry or Fenced if nothing happened, Unknown if nobody can tell.
+    Every call raises Rejected for a definite no, Retry or Fenced if nothing happened, else Unknown.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class GroupCoordinator:
             forget(decided)
 
     async def heartbeat(self, name: str, generation: int, member_id: str, instance: str | None) -> None:
-        """Refused with REBALANCING, the member has to join again."""
+        """Raises Rejected; with REBALANCING as the reason the member has to join again."""
         check_group_id(name)
         await self.decide_current(lambda: self._renew_session(name, generation, member_id, instance))
 
@@ -129,7 +129,7 @@ class GroupCoordinator:
             raise Rejected(Reason.NOT_COORDINATOR)
 
     async def decide_current(self, decide: Callable[[], T]) -> T:
-        """Decide from the state at hand; a no is looked at again after folding to the end of the log (L6)."""
+        """Decide from the state at hand, and once more after folding to the end of the log if that was a no (L6)."""
         try:
             return decide()
         except Rejected as no:
@@ -278,7 +278,7 @@ class GroupCoordinator:
         return plan
 
     async def _leave(self, name: str, plan: list[str | Reason]) -> list[int] | None:
-        """None if the group has changed under the plan."""
+        """Carry out the plan; returns None if the group has changed meanwhile."""
         group, gone = self.coordinated.group(name), set()
         members = group.members if group is not None else {}
         going = [one for one in plan if isinstance(one, str) and one in members]

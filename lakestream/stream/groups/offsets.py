@@ -19,7 +19,7 @@ from lakestream.stream.long_work import chunks
 GROUPS_AT_ONCE = 500
 MAX_COMMIT_BYTES = 1 << 20
 ROW_BYTES = 32
-"""About what an offset takes in a command, its note aside."""
+"""About the size of an offset in a command, without its note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class SeenGroup:
 class GroupOffsets:
     """Only a group's coordinator answers: a commit counts as a sign of life, and every answer shows the same rebalance.
 
-    Every call raises Rejected for a definite no, Retry or Fenced if nothing happened, Unknown if nobody can tell.
+    Every call raises Rejected for a definite no, Retry or Fenced if nothing happened, else Unknown.
     """
 
     def __init__(self, replica: Replica, coordinator: GroupCoordinator) -> None:
@@ -47,7 +47,7 @@ class GroupOffsets:
         self._coordinator = coordinator
 
     async def commit(self, body: CommitOffsets) -> list[int]:
-        """For each offset 0 or the reason why it is not kept."""
+        """For each offset 0 or the reason why it was refused."""
         if sum(ROW_BYTES + len(note) for _, _, _, note in body.offsets) > MAX_COMMIT_BYTES:
             raise Rejected(Reason.COMMIT_TOO_LARGE)
         await self._coordinator.decide_current(lambda: self._check_commit(body))
@@ -92,14 +92,14 @@ class GroupOffsets:
         return await self._coordinator.decide_current(lambda: self._seen(name))
 
     async def list(self) -> list[SeenGroup]:
-        """The groups that this broker coordinates; a client asks all brokers. Others have their turn meanwhile."""
+        """The groups that this broker coordinates; a client asks all brokers. Yields to the event loop."""
         await self._replica.catch_up()
         coordinated = self._coordinator.coordinated
         names = dict.fromkeys([*self._replica.state.groups.by_name, *coordinated.joining()])
         found: list[SeenGroup] = []
         for some in chunks(list(names), GROUPS_AT_ONCE):
             for name in some:
-                with suppress(Rejected):  # it went meanwhile
+                with suppress(Rejected):  # the group moved or was deleted meanwhile
                     found += [self._seen(name)] if coordinated.coordinates(name) else []
             if len(some) == GROUPS_AT_ONCE:
                 await asyncio.sleep(0)

@@ -75,7 +75,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A member asks for its assignment; the leader brings those of all. The protocol is checked where it is given."""
+    """A member asks for its assignment; the leader brings all of them. A protocol is checked if there is one."""
 
     group: str
     generation: int

@@ -1,9 +1,8 @@
 """Runs: simple Produce requests that arrived together are taken up, appended and answered as one.
 
-A client that pipelines tiny requests costs us the interpreter's time for each, unless the work is done for all that one
-receive brought. Simple are requests that begin like the connection's last one and bring one sound, uncompressed, small
-batch that all rules allow. All others, and these if anything is special, go the general way, and the same answers come
-of it: a run only ever ends, and nothing has happened to the request that ended it.
+A client that pipelines tiny requests costs interpreter time for each of them, unless one receive's requests are taken
+up together. A request is simple if it begins like the connection's last one and has one sound, uncompressed, small
+batch that all rules allow. A run ends before the first other request, which goes the general way.
 """
 
 import asyncio

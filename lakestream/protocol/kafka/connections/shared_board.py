@@ -1,4 +1,4 @@
-"""What all Kafka connections of one server share: the handlers, and what every protocol's connections share."""
+"""The board of a Kafka server: adds the handlers to what connections of every protocol share."""
 
 from collections.abc import Mapping
 

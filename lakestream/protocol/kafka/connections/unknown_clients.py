@@ -13,7 +13,7 @@ _HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", 
 
 
 def what_it_looks_like(first: bytes, size: int) -> tuple[str, str]:
-    """Name the bytes that stand where a frame's length should be: kind and reason of the complaint."""
+    """The kind and the reason of a warning about bytes that are no length of a frame."""
     if first in _HTTP:
         return "http", "it speaks HTTP, this port speaks Kafka"
     if first[:2] == b"\x16\x03":
