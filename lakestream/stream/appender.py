@@ -288,8 +288,8 @@ class Appender:
             self.room.refused(error)
             self._fail(tick, NoRoom(f"the write-ahead log has no room: {error}"))
         except (Retry, Unknown, Exists, Missing, TimeoutError) as error:
-            log.warning("tick %d could not be written: %s", tick.number, error or "it took too long")
-            self._fail(tick, Retry(f"the write-ahead log cannot be written: {error or 'it took too long'}"))
+            log.warning("tick %d could not be written: %s", tick.number, error or "the write took too long")
+            self._fail(tick, Retry(f"the write-ahead log cannot be written: {error or 'the write took too long'}"))
         except Exception as error:
             log.exception("tick %d failed", tick.number)
             self._fail(tick, Retry(f"the write-ahead log cannot be written: {error!r}"))

@@ -20,7 +20,7 @@ class _Work(Generic[T]):
         self.result = yield from self._steps
 
 
-async def in_turns(steps: Steps[T]) -> T:
+async def run_in_steps(steps: Steps[T]) -> T:
     """The result of the work; the event loop serves other tasks after each step."""
     work = _Work(steps)
     for _ in work:

@@ -167,7 +167,7 @@ class FrontDoor:
                 return await look_up()
             except Rejected:
                 continue
-        raise Retry(f"{stream!r}: its log start moves faster than it can be read")
+        raise Retry(f"{stream!r}: the log start moves faster than the log can be read")
 
     # -- groups -----------------------------------------------------------------------------------------------------
 

@@ -226,7 +226,7 @@ class ProduceApi:
         large: dict[int, BatchInfo | Rejected] | None,
     ) -> BatchInfo:  # fmt: skip
         if request.acks not in (-1, 1, 0):
-            raise Rejected(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}: it has to be 0, 1 or -1")
+            raise Rejected(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; allowed are 0, 1 and -1")
         if length <= 0:
             raise Rejected(ErrorCode.INVALID_RECORD, "no records")
         if length > rules.max_message_bytes:

@@ -53,7 +53,7 @@ async def stale(state: Replica | FrontDoor, not_done: ErrorCode = ErrorCode.NOT_
 
 def refusal(error: LakestreamError, not_done: ErrorCode) -> Refusal:
     if isinstance(error, Unknown):
-        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"nobody can tell whether it happened: {error}")
+        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"the outcome is unknown: {error}")
     if isinstance(error, Rejected):
         return Refusal(code_of(error.reason), str(error))
     if isinstance(error, (Corrupt, NoRoom)):

@@ -101,7 +101,7 @@ class TopicApis:
         left = MAX_PARTITIONS
         judged: list[CreateTopic | Refusal] = []
         for topic in asked:
-            command = _understood(topic)
+            command = _new_topic(topic)
             if times[topic.name] > 1:
                 command = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             made = command if isinstance(command, Refusal) else self._maker.judge(command, taken)
@@ -134,7 +134,7 @@ class TopicApis:
 
         async def delete(same: list[DeleteTopicState]) -> DeletableTopicResult:
             one = _merged(same)
-            found = failed or self._doomed(one, len(same))
+            found = failed or self._topic_to_delete(one, len(same))
             going = found if isinstance(found, Refusal) else DeleteTopic(found.id, again=True)
             outcome = going if isinstance(going, Refusal) else await propose(self._replica, going)
             if not isinstance(found, Refusal):
@@ -153,7 +153,7 @@ class TopicApis:
         both = asked.name is not None and asked.topic_id != ZERO_UUID
         return (asked.name, asked.topic_id) if topic is None or both else topic.id
 
-    def _doomed(self, asked: DeleteTopicState, times: int) -> Topic | Refusal:
+    def _topic_to_delete(self, asked: DeleteTopicState, times: int) -> Topic | Refusal:
         topics = self._replica.state.topics
         by_id = asked.topic_id != ZERO_UUID
         if not by_id and asked.name is None:
@@ -259,7 +259,7 @@ def _merged(same: list[DeleteTopicState]) -> DeleteTopicState:
     return DeleteTopicState(name=name, topic_id=max(one.topic_id for one in same))
 
 
-def _understood(asked: CreatableTopic) -> NewTopic | Refusal:
+def _new_topic(asked: CreatableTopic) -> NewTopic | Refusal:
     """The topic that a client wants; a manual assignment gives the numbers of partitions and replicas."""
     partitions, replication = asked.num_partitions, asked.replication_factor
     if asked.assignments:

@@ -96,7 +96,7 @@ class Admission:
                 each.update_reading()
             self._choose()
 
-    def choose_again(self, now: float, patience_s: float) -> list[ReceivingConnection]:
+    def choose_again(self, now: float, silent_s: float) -> list[ReceivingConnection]:
         """While memory is short: choose another reader if the chosen one is silent; returns the stalled connections."""
         if not self.short:
             return []
@@ -106,7 +106,7 @@ class Admission:
             if reader.missing and now - reader.active_at >= self._limits.stall_timeout_s and not reader.pending_bytes()
         ]
         chosen = self._chosen
-        if chosen is None or (now - chosen.active_at >= patience_s and not chosen.pending_bytes()):
+        if chosen is None or (now - chosen.active_at >= silent_s and not chosen.pending_bytes()):
             self._choose(only_pending=True)
         return stalled
 

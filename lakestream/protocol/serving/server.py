@@ -161,10 +161,10 @@ class ConnectionServer:
             total += unsent
             if unsent != before:
                 board.note_unsent(connection, unsent)
-        patience = limits.stall_timeout_s if total > limits.unsent_bytes else limits.idle_timeout_s
+        limit_s = limits.stall_timeout_s if total > limits.unsent_bytes else limits.idle_timeout_s
         for connection, (unsent, since) in list(board.slow_readers.items()):
-            if now - since > patience:
-                connection.refuse("slow", f"it takes none of the {unsent} bytes that wait for it")
+            if now - since > limit_s:
+                connection.refuse("slow", f"the client takes none of the {unsent} bytes of its answers")
 
 
 def raise_open_files() -> int:

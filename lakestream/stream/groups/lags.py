@@ -11,7 +11,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.groups.group import Group
 from lakestream.model.groups.membership import coordinator
 from lakestream.model.state import State
-from lakestream.stream.long_work import Steps, in_turns
+from lakestream.stream.long_work import Steps, run_in_steps
 
 SERIES_MAX = 1000
 NAME_MAX = 255
@@ -32,7 +32,7 @@ class GroupLags:
 
     async def measure(self) -> int:
         """Measure once; returns the number of figures."""
-        self.records, self.left_out = await in_turns(_Round(self._replica).measure())
+        self.records, self.left_out = await run_in_steps(_Round(self._replica).measure())
         return len(self.records)
 
 

@@ -19,7 +19,7 @@ from lakestream.model.groups.group import (
 )
 from lakestream.model.reasons import Reason
 
-LEAST_PATIENCE_S = 0.1
+LEAST_REBALANCE_S = 0.1
 """The shortest rebalance time-out, whatever members ask for: an empty rebalance is not repeated without a pause."""
 
 
@@ -238,10 +238,10 @@ class CoordinatedGroup:
 
     def start_rebalance(self, group: Group | None, now: float, delay_s: float) -> Rebalance:
         """Every member may join for as long as the largest rebalance time-out among them."""
-        patience = [one.row.rebalance_ms for one in self.joins.values()]
+        timeouts_ms = [one.row.rebalance_ms for one in self.joins.values()]
         if group is not None:
-            patience += [member.rebalance_ms for member in group.members.values()]
-        limit = now + max(max(patience, default=0) / 1000, LEAST_PATIENCE_S)
+            timeouts_ms += [member.rebalance_ms for member in group.members.values()]
+        limit = now + max(max(timeouts_ms, default=0) / 1000, LEAST_REBALANCE_S)
         first = group is None or not group.members
         self.rebalance = Rebalance(first, min(now + delay_s, limit) if first else limit, limit)
         self.wake_at = 0.0

@@ -32,7 +32,7 @@ from lakestream.model.reasons import No
 from lakestream.model.state import State
 from lakestream.model.streams import MERGED, TICK
 from lakestream.stream.cache import Cache
-from lakestream.stream.long_work import Steps, chunks, in_turns
+from lakestream.stream.long_work import Steps, chunks, run_in_steps
 from lakestream.stream.reader import key_of
 
 log = logging.getLogger(__name__)
@@ -87,13 +87,13 @@ class Collector:
         keys: list[str] = []
         for prefix_of in (wal_prefix, merged_prefix, checkpoint_prefix):
             keys += [one.key for one in await self._wal.list(prefix_of(state.cluster))]
-        listing = await in_turns(read_names(keys, state.cluster))
+        listing = await run_in_steps(read_names(keys, state.cluster))
         notes = await self._log.checkpoints()
         await self._replica.catch_up()
         if proof := contradiction(Traces(epochs=listing.epochs), self._replica.state):
             self._replica.halt(Halted(proof))  # nothing may be judged by this state (L5)
             return 0
-        verdict = await in_turns(judge(listing, self._replica.state, notes, self._grace_ms))
+        verdict = await run_in_steps(judge(listing, self._replica.state, notes, self._grace_ms))
         for strays in chunks(verdict.strays, AT_ONCE):
             await self._wal.delete(strays)
         for dead in chunks(verdict.dead, AT_ONCE):

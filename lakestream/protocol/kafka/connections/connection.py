@@ -41,7 +41,7 @@ class Connection(FramedConnection):
         board, view, answers = self.board, slab.view, self.answers
         produce, largest, most = board.produce, board.limits.max_frame_bytes, board.limits.max_in_flight
         oldest, newest = board.produce_versions
-        requests, take_run, next_try, patience = board.stats.requests, board.take_run, pos, 0
+        requests, take_run, next_try, skipped_bytes = board.stats.requests, board.take_run, pos, 0
         while end - pos >= _HEAD.size:
             size, key, version, correlation_id = _HEAD.unpack_from(view, pos)
             if not _LEAST_FRAME_BYTES <= size <= largest:
@@ -68,8 +68,8 @@ class Connection(FramedConnection):
                     pos = behind
                     continue
                 # Where requests are not simple, asking each time would cost more than it saves.
-                patience += size
-                next_try = pos + patience
+                skipped_bytes += size
+                next_try = pos + skipped_bytes
             call = ProduceCall(self, slab, pos + 12, stop, version, correlation_id)
             slab.pins += 1
             answers.append(call)

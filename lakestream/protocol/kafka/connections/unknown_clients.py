@@ -15,9 +15,9 @@ _HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", 
 def what_it_looks_like(first: bytes, size: int) -> tuple[str, str]:
     """The kind and the reason of a warning about bytes that are no length of a frame."""
     if first in _HTTP:
-        return "http", "it speaks HTTP, this port speaks Kafka"
+        return "http", "the client speaks HTTP, this port speaks Kafka"
     if first[:2] == b"\x16\x03":
-        return "tls", "it speaks TLS, this port does not"
+        return "tls", "the client speaks TLS, this port does not"
     return "frame", f"a frame of {size} bytes (or something that is not Kafka's protocol)"
 
 
@@ -29,5 +29,5 @@ def unserved(view: Buffer, start: int, stop: int) -> str:
         client = parse_header(view, start, stop, {}).client_id
     except Malformed:
         client = None
-    asked = f"the client {client!r} asked for" if client else "it asked for"
+    asked = f"the client {client!r} asked for" if client else "the client asked for"
     return f"{asked} {name}, version {version}, which is neither advertised nor supported"

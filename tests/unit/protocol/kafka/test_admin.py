@@ -280,5 +280,5 @@ async def test_the_log_names_the_api_that_a_client_asked_for_in_vain(caplog: pyt
     finally:
         await server.stop()
     assert "the client 'sarama' asked for ElectLeaders (API key 43), version 2" in caplog.text
-    assert "it asked for API key 999, version 0, which is neither advertised nor supported" in caplog.text
-    assert "it asked for ElectLeaders (API key 43), version 2" in caplog.text
+    assert "the client asked for API key 999, version 0, which is neither advertised nor supported" in caplog.text
+    assert "the client asked for ElectLeaders (API key 43), version 2" in caplog.text
