@@ -1,7 +1,7 @@
 """The reader: finds the entries of an offset, takes the bytes from memory or from the WAL, and gives whole batches.
 
     find entry -> piece in the cache | read (each piece once, whoever asks) -> stamp base offsets -> cut at batches
-    below the stream's progress: the topic's table (snapshot_history.py)
+    below the stream's progress: the topic's table (history.py)
 
 What it returns are views of cached pieces, ready to be sent: base offsets are right, bodies are as produced.
 """
@@ -88,13 +88,20 @@ class Reader:
         self._slots = asyncio.Semaphore(limits.reads_at_once)
         self._look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
 
-    async def read(
+    async def serve(
         self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
     ) -> list[memoryview]:
         """Whole batches from the one that holds `offset` on, at most `max_bytes` unless one has to be `at_least_one`.
 
-        Raises Rejected if the offset lies outside the log, Corrupt if stored bytes are lost.
+        Raises Rejected if the offset lies outside the log, Corrupt if stored bytes are lost, Retry if a store fails.
         """
+        views = self.cached(stream, offset, max_bytes, at_least_one)
+        return views if views is not None else await self.read(stream, offset, max_bytes, at_least_one)
+
+    async def read(
+        self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
+    ) -> list[memoryview]:
+        """As `serve`, without the short way through the cache."""
         views: list[memoryview] = []
         left = max_bytes
         while left > 0 or (at_least_one and not views):

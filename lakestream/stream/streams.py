@@ -41,7 +41,7 @@ TIME_LOOKUPS = 3
 
 
 class FrontDoor:
-    """The streams of one broker. `submit` and `wait` are methods of the parts themselves: no call is added."""
+    """The streams of one broker. `submit`, `read` and `wait` are methods of its parts: no call is added."""
 
     def __init__(
         self,
@@ -63,6 +63,8 @@ class FrontDoor:
         """Committed offsets, and groups as an operator sees them."""
         self.submit: Callable[[Submitted], None] = appender.submit
         """Takes the batches of one request, in the order of calls, and returns at once: see `submissions.Batches`."""
+        self.read = reader.serve
+        """Whole batches of a stream from the one that holds an offset on: see `Reader.serve`."""
         self.wait = waiting.wait
         """Sleeps until one of some streams moves, and returns True; False after a time limit."""
 
@@ -140,16 +142,6 @@ class FrontDoor:
     def closing(self) -> bool:
         """Whether the broker stops: handlers then answer with what they have, and wait no more."""
         return self._waiting.closing
-
-    async def read(
-        self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
-    ) -> list[memoryview]:
-        """Whole batches from the one that holds `offset` on, at most `max_bytes` unless one has to be `at_least_one`.
-
-        Raises Rejected if the offset lies outside the log, Corrupt if stored bytes are lost, Retry if a store fails.
-        """
-        views = self._reader.cached(stream, offset, max_bytes, at_least_one)
-        return views if views is not None else await self._reader.read(stream, offset, max_bytes, at_least_one)
 
     async def find_time(self, stream: Stream, timestamp: int) -> FoundRecord | None:
         """The first record with this timestamp or a later one."""
