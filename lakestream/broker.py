@@ -153,7 +153,7 @@ class Broker:
         while parts.replica.halted is None:
             blind = parts.membership.blind
             if blind and self._serving:
-                log.warning("blind: nothing was folded for a session; clients are let go")
+                log.warning("blind: nothing was folded for a session; connections are closed")
                 self.state, self._serving = "blind: the command log cannot be read", False
                 for listener in self._stream_listeners:
                     listener.suspend()

@@ -1,6 +1,6 @@
 """The reader: finds the entries of an offset, takes the bytes from memory or from the WAL, and gives whole batches.
 
-    find entry -> piece in the cache | read (each piece once, whoever asks) -> stamp base offsets -> cut at batches
+    find entry -> piece in the cache | read (each piece once, for all readers) -> stamp base offsets -> cut at batches
     below the stream's progress: the topic's table (history.py)
 
 What it returns are views of cached pieces, ready to be sent: base offsets are right, bodies are as produced.

@@ -1,6 +1,7 @@
 """The front door to streams: everything that a protocol does with records, groups and committed offsets.
 
-For the author of a new protocol: take one `FrontDoor` and nothing else of this package. A handler
+For the author of a new protocol: handlers take one `FrontDoor`, and from the other modules of this package only the
+values that its methods take and return (`submissions`, `groups/waiting_members`). A handler
 
 - finds a stream by `topic` or `stream`, which look at the state at hand. Before it says that something does not exist
   (no such topic, an offset out of range, nothing committed) it awaits `catch_up` and looks again (L6);

@@ -162,7 +162,7 @@ class ProduceApi:
         """Take up what waits, in its order.
 
         For a topic that we do not know we look at the end of the command log before saying no (L6). A large body is
-        decompressed and checked in a thread, so that nobody else waits for it.
+        decompressed and checked in a thread, so that no other client waits.
         """
         waiting = self._late[connection]
         try:

@@ -155,7 +155,7 @@ class CoordinatedGroups:
             return
         if local.rebalance is None:
             local.start_rebalance(group, now, self._delay_s)
-        if local.has_everybody(group, now, self._delay_s):
+        if local.join_phase_is_over(group, now, self._delay_s):
             local.proposing = True
             self._spawn(self._end_join_phase(local))
 

@@ -163,12 +163,12 @@ class CoordinatedGroup:
     def speaks_with_all(self, group: Group | None, protocols: Protocols) -> bool:
         """Whether all members and joining members support one of these protocols."""
         if self.common is None:
-            everybody = [one.row.protocols for one in self.joins.values()]
+            all_protocols = [one.row.protocols for one in self.joins.values()]
             if group is not None:
-                everybody += [member.protocols for member in group.members.values()]
-            if not everybody:
+                all_protocols += [member.protocols for member in group.members.values()]
+            if not all_protocols:
                 return bool(protocols)
-            self.common = common_protocols(everybody)
+            self.common = common_protocols(all_protocols)
         return any(name in self.common for name, _ in protocols)
 
     def enrol(self, candidate: Candidate) -> None:
@@ -247,7 +247,7 @@ class CoordinatedGroup:
         self.wake_at = 0.0
         return self.rebalance
 
-    def has_everybody(self, group: Group | None, now: float, delay_s: float) -> bool:
+    def join_phase_is_over(self, group: Group | None, now: float, delay_s: float) -> bool:
         """Whether the join phase is over: all expected members joined, or its time is up."""
         rebalance = self.rebalance
         assert rebalance is not None

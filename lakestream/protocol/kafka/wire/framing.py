@@ -40,7 +40,7 @@ def parse_header(view: Buffer, pos: int, end: int, flexible_from: Mapping[int, i
     """Read the header of the frame view[pos:end] (the length prefix not included).
 
     `flexible_from` gives each known API's first version with tags. Of an unknown API or version only the fixed part
-    can be trusted: whoever refuses it needs no more than that, and it may have no body that we could read.
+    can be trusted: a refusal needs no more, and the body may be unreadable.
     """
     try:
         key, version, correlation_id, size = _FIXED_HEADER.unpack_from(view, pos)
