@@ -7,11 +7,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from lakestream.assembly.command_log import share_command_log
 from lakestream.assembly.core import Core, build_core
 from lakestream.assembly.http import build_http
 from lakestream.assembly.kafka import build_kafka
 from lakestream.assembly.publishing import publish_upkeep
-from lakestream.assembly.stores import share_command_log
 from lakestream.broker import Broker, Listener, Parts
 from lakestream.metadata.checkpoint import dump_in_a_fork
 from lakestream.metrics import Metrics

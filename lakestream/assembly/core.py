@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from lakestream.assembly.stores import open_command_log, open_wal
+from lakestream.assembly.command_log import open_command_log
+from lakestream.assembly.wal import open_wal
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica

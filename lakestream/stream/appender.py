@@ -20,6 +20,7 @@ from typing import Any, cast
 from lakestream.errors import Exists, Fenced, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
 from lakestream.metadata.replica import Replica
+from lakestream.model.append_rows import AppendRow, pack_append
 from lakestream.model.batches.header import stamp
 from lakestream.model.batches.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.model.cluster_time import stamp_time
@@ -28,8 +29,7 @@ from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.reasons import No
 from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
 from lakestream.model.state import Outcome
-from lakestream.model.streams import AppendRow, pack_append
-from lakestream.process.store_room import Room
+from lakestream.process.store_room import StoreRoom
 from lakestream.stream.append_stats import AppendStats
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache
@@ -84,7 +84,7 @@ class Appender:
         self._clock = clock
         self._limits = limits
         self.stats = AppendStats()
-        self.room = Room("the write-ahead log", clock)
+        self.room = StoreRoom("the write-ahead log", clock)
         self.on_pressure: Callable[[bool], None] = lambda full: None
         """Called with True when too many bytes are under way, so that sockets pause, and then with False."""
         self._gathered: list[Submitted] = []

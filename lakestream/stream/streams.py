@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.metadata.replica import Replica
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.groups.membership import coordinator
 from lakestream.model.members import Member
 from lakestream.model.reasons import Reason
@@ -31,7 +32,7 @@ from lakestream.stream.groups.coordinator import GroupCoordinator
 from lakestream.stream.groups.offsets import GroupOffsets
 from lakestream.stream.reader import FoundRecord, Reader
 from lakestream.stream.rules import Rules
-from lakestream.stream.submissions import AppendAnswer, BatchRow, Submission, Submitted
+from lakestream.stream.submissions import AppendAnswer, Submission, Submitted
 from lakestream.stream.waiting import Waiting
 
 TopicKey = str | bytes

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from lakestream.errors import LakestreamError
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.kernels.produce_loops import STREAM
 from lakestream.stream.batch_tables import ManyBatches
 
-BatchRow = tuple[int, int, int, int, int, int, int]
-"""Stream, record count, length, max timestamp, producer id, producer epoch, first sequence."""
 AppendAnswer = list[int] | LakestreamError
 """A base offset or a negative reason for each batch; or the error that failed all of them."""
 

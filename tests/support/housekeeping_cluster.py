@@ -8,6 +8,7 @@ from lakestream.data.memory import MemoryWal
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.batches.header import stamp
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic, Heartbeat, Leave, Register
@@ -23,7 +24,7 @@ from lakestream.stream.housekeeping.retention import Expiry, Retention
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader, key_of
 from lakestream.stream.rules import Rules
-from lakestream.stream.submissions import BatchRow, Submission
+from lakestream.stream.submissions import Submission
 
 CLUSTER = "c0ffee"
 GRACE_MS = 600_000

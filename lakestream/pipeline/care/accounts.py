@@ -16,8 +16,7 @@ from lakestream.data.tables.iceberg.snapshots_since import Run, runs, since
 from lakestream.data.tables.reading.position_deletes import parse_deletes
 from lakestream.errors import Corrupt, Missing
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.landed import LandedRange
-from lakestream.model.catalog.tables import NoteRemoved
+from lakestream.model.catalog.landed import LandedRange, NoteRemoved
 from lakestream.model.reasons import No
 from lakestream.pipeline.care.jobs import CareJobs, Lost, NotDone, Progress, Result
 from lakestream.pipeline.care.tasks import DIGEST, CareFile, Rows

@@ -30,9 +30,9 @@ from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Fenced, LakestreamError, Missing, Retry, Unknown
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.catalog.landed import HoldTopic, LandedRange
 from lakestream.model.catalog.names import STREAMS, Warehouse, root_of
-from lakestream.model.catalog.tables import CatalogTable, CommitTables, HoldTopic, TableChange
+from lakestream.model.catalog.tables import CatalogTable, CommitTables, TableChange
 from lakestream.model.levels import BOUNDED
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic

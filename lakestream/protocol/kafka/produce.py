@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.batches.check import check_batch
 from lakestream.model.batches.compression import MAX_DECOMPRESSED_BYTES
 from lakestream.model.batches.header import NO_TIMESTAMP, BatchInfo, Codec, Fault
@@ -25,7 +26,7 @@ from lakestream.protocol.kafka.wire.fast_answers import Produced, encode_one_pro
 from lakestream.protocol.kafka.wire.fast_requests import ParsedProduce
 from lakestream.stream.rules import TopicRules
 from lakestream.stream.streams import FrontDoor, TopicKey
-from lakestream.stream.submissions import AppendAnswer, BatchRow
+from lakestream.stream.submissions import AppendAnswer
 
 if TYPE_CHECKING:
     from lakestream.protocol.kafka.connections.connection import Connection

@@ -15,6 +15,7 @@ from lakestream.errors import Corrupt, Fenced, Halted, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.commands import (
     AdvanceLogStart,
     AllocateProducerId,
@@ -43,7 +44,6 @@ from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
 from lakestream.stream.streams import FrontDoor
-from lakestream.stream.submissions import BatchRow
 from lakestream.stream.waiting import Waiting
 from lakestream.testing.lake.node_catalog import NodeCatalog
 

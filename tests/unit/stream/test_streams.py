@@ -8,12 +8,12 @@ import pytest
 
 from lakestream.errors import Fenced, Rejected, Retry
 from lakestream.metadata.stores.memory import MemoryLogStore
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.batches.header import HEADER
 from lakestream.model.reasons import Reason
 from lakestream.model.streams import Stream
 from lakestream.stream.reader import FoundRecord
 from lakestream.stream.streams import TIME_LOOKUPS, FrontDoor
-from lakestream.stream.submissions import BatchRow
 from tests.support.front_door import front_door
 from tests.support.memory_broker import TestBroker, batch, start_broker
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lakestream.data.tables.iceberg.manifests.files import Manifest, ManifestFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, SnapshotHead, TableMetadata
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import THINNED_TAG, History
 from lakestream.errors import Missing
 from lakestream.model.catalog.names import METADATA_SUFFIX, canonical, is_own_version, within
 
@@ -44,6 +44,8 @@ def to_expire(
         old += [pair for pair in history.to_thin(metadata.line, now_ms) if pair[0].snapshot_id in judged]
         removed = history.before_removal(metadata.line, now_ms)
         old += [(head, history.removed_ms) for head in removed if head.snapshot_id in judged]
+        beside = history.beside(metadata, now_ms)
+        old += [(head, history.removed_ms) for head in beside if head.snapshot_id in judged]
     # What goes for one reason goes together: of neighbours the same lists and manifests have to be read.
     going: dict[int, list[SnapshotHead]] = {}
     for head, since_ms in old:
@@ -61,7 +63,7 @@ def to_expire(
 def _staying(metadata: TableMetadata, now_ms: int, age_ms: int, whole_ms: int) -> set[int]:
     """What branches and tags keep; of `main` only the youngest, unless it says more itself."""
     least = _number(metadata, "history.expire.min-snapshots-to-keep", 1)
-    stay = {ref["snapshot-id"] for ref in metadata.refs.values()}
+    stay = {ref["snapshot-id"] for name, ref in metadata.refs.items() if name != THINNED_TAG}
     for name, ref in metadata.refs.items():
         if ref.get("type") == "branch":
             keep = int(ref.get("min-snapshots-to-keep") or least)
