@@ -87,15 +87,15 @@ class Broker:
         self._stopping = asyncio.Event()
         self._serving = False
         self._stream_listeners = [one for one in parts.listeners if isinstance(one, StreamListener)]
-        self._rooms = (parts.appender.room, parts.replica.room)
+        self._stores = (parts.appender.room, parts.replica.room)
         self.state = "starting"
 
     def ready(self) -> str | None:
         """None while clients are served; else the reason why they are not, or why writes fail."""
         if not self._serving:
             return self.state
-        full = [room for room in self._rooms if room.why]
-        return "; ".join(f"{room.store} has no room: {room.why}" for room in full) or None
+        full = [store for store in self._stores if store.why]
+        return "; ".join(f"{one.store} has no room: {one.why}" for one in full) or None
 
     def stop(self) -> None:
         """Begin a draining stop."""

@@ -52,7 +52,7 @@ BROKERS, CONTROLLERS = 1, 2
 SHOWN_REPLICAS_MAX: Final = 1_000_000
 """Of one topic: more would make an answer of many megabytes from a request of a few bytes."""
 CACHE_LIMIT: Final = 20_000
-TOPICS_A_TURN: Final = 500
+TOPICS_AT_ONCE: Final = 500
 CACHED_REPLICATION_MAX: Final = 16
 TRY_AGAIN: Final = ErrorCode.LEADER_NOT_AVAILABLE
 LASTING: Final = (
@@ -110,7 +110,7 @@ class MetadataApis:
     # -- Metadata ---------------------------------------------------------------------------------------------------
 
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> Any:
-        """Very many partitions are described in turns, so that no other client waits."""
+        """Describe very many partitions in steps, so that no other client waits."""
         asked = request.topics
         if context.version < IDS_SINCE and any(one.topic_id != ZERO_UUID or one.name is None for one in asked or ()):
             return _too_early(request)
@@ -152,7 +152,7 @@ class MetadataApis:
                     name=one.name, topic_id=one.id, partitions=partitions, topic_authorized_operations=operations
                 )
             described.append(one)
-            if number % TOPICS_A_TURN == 0:
+            if number % TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return described
 

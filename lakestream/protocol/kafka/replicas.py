@@ -28,7 +28,7 @@ from lakestream.protocol.kafka.messages.replicas import (
 )
 from lakestream.protocol.kafka.refusals import stale
 
-TOPICS_A_TURN = 100
+TOPICS_AT_ONCE = 100
 UNKNOWN_SPACE = (-1, -1)
 
 
@@ -52,7 +52,7 @@ class ReplicaApis:
         result.total_bytes, result.usable_bytes = await self._space()
         shown = 0
         for number, (topic, wanted) in enumerate(self._asked(request)):
-            if number % TOPICS_A_TURN == TOPICS_A_TURN - 1:
+            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
                 await asyncio.sleep(0)
             partitions = await self._led(topic, wanted)
             shown += len(partitions)
