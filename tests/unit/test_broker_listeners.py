@@ -7,7 +7,7 @@ from random import Random
 from lakestream.broker import Broker, Parts
 from lakestream.data.memory import MemoryWal
 from lakestream.interfaces import Clock
-from lakestream.metadata.checkpoint import dump_here
+from lakestream.metadata.checkpoint import dump_in_process
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
@@ -71,7 +71,7 @@ def make_broker(calls: list[str]) -> tuple[Broker, Appender]:
         listeners=[OfStreams("a", calls), OfStreams("b", calls), Plain("health", calls)],
         background=[],
         before_drain=before_drain,
-        dump=dump_here,
+        dump=dump_in_process,
     )
     return Broker(parts, 1.0), appender
 
