@@ -44,9 +44,10 @@ from lakestream.pipeline.landing.tasks import Places, describe, pack_task
 from lakestream.pipeline.landing.worker import land_task
 from lakestream.pipeline.spark.session import Spark
 from lakestream.process.clock import SystemClock
-from lakestream.stream.appender import Answer, Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits
+from lakestream.stream.submissions import AppendAnswer, Submission
 
 PARTITIONS = 12
 BATCH_BYTES = 64 << 10
@@ -92,7 +93,7 @@ class World:
         return self.replica.state.topics.by_name[name].streams
 
     async def append(self, streams: list[int], batches: list[bytes]) -> None:
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[AppendAnswer] = asyncio.get_running_loop().create_future()
         heads = [HEADER.unpack_from(batch) for batch in batches]
         rows = [
             (stream, head[12], len(batch), head[8], head[9], head[10], head[11])

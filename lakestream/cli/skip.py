@@ -36,7 +36,7 @@ def skip(sequence: int, yes: bool, **flags: Any) -> None:
 
 
 async def _skip(settings: Settings, sequence: int, yes: bool) -> None:
-    from lakestream.assembly.broker import open_wal
+    from lakestream.assembly.wal import open_wal
     from lakestream.metadata import skipping
     from lakestream.metadata.describe import describe_command
 

@@ -32,7 +32,7 @@ from lakestream.model.reasons import No
 from lakestream.model.state import State
 from lakestream.model.streams import MERGED, TICK
 from lakestream.stream.cache import Cache
-from lakestream.stream.long_work import Steps, chunks, in_turns
+from lakestream.stream.long_work import Steps, chunks, run_in_steps
 from lakestream.stream.reader import key_of
 
 log = logging.getLogger(__name__)
@@ -90,13 +90,13 @@ class Collector:
         keys: list[str] = []
         for prefix_of in (wal_prefix, merged_prefix, checkpoint_prefix):
             keys += [one.key for one in await self._wal.list(prefix_of(state.cluster))]
-        stored = await in_turns(read_names(keys, state.cluster))
+        stored = await run_in_steps(read_names(keys, state.cluster))
         notes = await self._log.checkpoints()
         await self._replica.catch_up()
         if proof := contradiction(Traces(epochs=stored.epochs), self._replica.state):
             self._replica.halt(Halted(proof))  # a state that the objects contradict must not judge them (L5)
             return 0
-        garbage = await in_turns(judge(stored, self._replica.state, notes, self._grace_ms))
+        garbage = await run_in_steps(judge(stored, self._replica.state, notes, self._grace_ms))
         for orphans in chunks(garbage.orphans, OBJECTS_PER_STEP):
             await self._wal.delete(orphans)
         for dead in chunks(garbage.dead, OBJECTS_PER_STEP):

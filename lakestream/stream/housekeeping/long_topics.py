@@ -15,7 +15,7 @@ from lakestream.model.reasons import No, Reason
 from lakestream.model.state import Outcome, State
 from lakestream.model.topics import room_problem
 from lakestream.stream.housekeeping.collector import is_first_broker
-from lakestream.stream.long_work import Steps, chunks, in_turns
+from lakestream.stream.long_work import Steps, chunks, run_in_steps
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +103,8 @@ class LongTopics:
         doomed = self._replica.state.topics.doomed.get(topic_id)
         if doomed is None:
             return 0
-        producers = await in_turns(_producers_of(self._replica.state, doomed))
-        groups = await in_turns(_groups_of(self._replica.state, doomed))
+        producers = await run_in_steps(_producers_of(self._replica.state, doomed))
+        groups = await run_in_steps(_groups_of(self._replica.state, doomed))
         for named in chunks(producers, NAMED_PER_COMMAND):
             await self._propose(Dismantle(topic_id, list(named), []))
         for names in chunks(groups, NAMED_PER_COMMAND):

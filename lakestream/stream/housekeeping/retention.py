@@ -25,7 +25,7 @@ from lakestream.model.state import State
 from lakestream.model.streams import STRIDE, Stream, WalObject
 from lakestream.model.topics import Topic
 from lakestream.stream.housekeeping.collector import is_first_broker
-from lakestream.stream.long_work import Steps, chunks, in_turns
+from lakestream.stream.long_work import Steps, chunks, run_in_steps
 from lakestream.stream.rules import TopicRules
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Retention:
             if any(overdue(self._replica.state, before_ms)):
                 await self._propose(ExpireOffsets(before_ms))
             return
-        for names in await in_turns(_overdue_groups(self._replica.state, before_ms)):
+        for names in await run_in_steps(_overdue_groups(self._replica.state, before_ms)):
             await self._propose(ExpireGroups(before_ms, names))
 
     async def _propose(self, body: Body) -> bool:

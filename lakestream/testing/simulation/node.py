@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from lakestream.data.tables.stores.table_store import TableStore
-from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Rejected, Retry, Unknown
+from lakestream.errors import Corrupt, Fenced, Halted, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
@@ -29,13 +29,11 @@ from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.levels import NEWEST
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import Outcome
-from lakestream.model.streams import Stream
 from lakestream.settings import Settings
-from lakestream.stream.appender import Answer, Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.groups.coordinator import GroupCoordinator, agreed
-from lakestream.stream.groups.offsets import GroupOffsets
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.housekeeping.collector import Collector
 from lakestream.stream.housekeeping.long_topics import LongTopics, create_topic
 from lakestream.stream.housekeeping.merging import MoveLimits
@@ -45,6 +43,7 @@ from lakestream.stream.housekeeping.upkeep import Upkeep, UpkeepSchedule
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
+from lakestream.stream.streams import FrontDoor
 from lakestream.stream.waiting import Waiting
 from lakestream.testing.lake.node_catalog import NodeCatalog
 
@@ -80,7 +79,7 @@ class Classes:
     reader: type[Reader] = Reader
     collector: type[Collector] = Collector
     mover: type[Mover] = Mover
-    history: type[History] = History
+    history: type[HistoryReader] = HistoryReader
     long_topics: type[LongTopics] = LongTopics
 
 
@@ -123,7 +122,8 @@ class Node:
         self.mover = classes.mover(self.replica, wal, self.cache, rules.of, MOVE_LIMITS)
         self.membership.settled = lambda: (self.appender.settled(), self.mover.settled())
         self.groups = GroupCoordinator(self.replica, SETTINGS, clock, random, lambda: self.membership.current)
-        self.offsets = GroupOffsets(self.replica, self.groups)
+        self.streams = FrontDoor(self.replica, self.appender, self.reader, self.waiting, rules, self.groups)
+        self.offsets = self.streams.offsets
         retention = Retention(self.replica, rules.of, clock, Expiry())
         purge = self.catalog.purge if self.catalog is not None else None
         long_topics = classes.long_topics(self.replica)
@@ -157,22 +157,13 @@ class Node:
     async def produce(self, topic: bytes, partition: int, batch: bytes) -> int:
         """Returns the base offset. Raises Rejected, Retry or Fenced if the batch is certainly not in the log, or
         Unknown."""
-        stream = self._find(topic, partition) or await self._find_current(topic, partition)
+        stream = self.streams.stream(topic, partition) or await self.streams.current_stream(topic, partition)
         delta, timestamp, producer, epoch, sequence = _HEADER.unpack_from(batch, 23)
         row: BatchRow = (stream.id, delta + 1, len(batch), timestamp, producer, epoch, sequence)
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def done(answer: Answer) -> None:
-            if not answered.done():
-                answered.set_result(list(answer) if isinstance(answer, list) else answer)
-
-        self.appender.submit(Submission([row], [memoryview(batch)], _nothing, done))
-        answer = await answered
-        if isinstance(answer, LakestreamError):
-            raise answer
-        if answer[0] < 0:
-            raise Rejected(-answer[0])
-        return answer[0]
+        [result] = await self.streams.append([row], [memoryview(batch)])
+        if result < 0:
+            raise Rejected(-result)
+        return result
 
     async def allocate_producer(self) -> int:
         outcome: int = await self.propose(AllocateProducerId())
@@ -187,11 +178,11 @@ class Node:
         while True:
             sequence = self.replica.state.sequence
             try:
-                stream = self._find(topic, partition)
+                stream = self.streams.stream(topic, partition)
                 if stream is None:
                     raise Rejected(Reason.UNKNOWN_TOPIC)
                 seen = stream.next
-                views = [] if offset == stream.next else await self._read(stream, offset, max_bytes)
+                views = [] if offset == stream.next else await self.streams.read(stream, offset, max_bytes)
             except Rejected:
                 if current:
                     raise
@@ -202,16 +193,12 @@ class Node:
             left = deadline - self._clock.monotonic()
             if data or left <= 0:
                 return FetchResult(stream.start, stream.next, data, sequence)
-            if self._find(topic, partition) is stream and stream.next == seen:
-                await self.waiting.wait([stream.id], left)
-
-    async def _read(self, stream: Stream, offset: int, max_bytes: int) -> list[memoryview]:
-        views = self.reader.cached(stream, offset, max_bytes)
-        return views if views is not None else await self.reader.read(stream, offset, max_bytes)
+            if self.streams.stream(topic, partition) is stream and stream.next == seen:
+                await self.streams.wait([stream.id], left)
 
     async def bounds(self, topic: bytes, partition: int) -> tuple[int, int]:
         """The start and end of the log, after folding to the end of the command log (L6)."""
-        stream = await self._find_current(topic, partition)
+        stream = await self.streams.current_stream(topic, partition)
         return stream.start, stream.next
 
     # -- topics and groups ------------------------------------------------------------------------------------------
@@ -227,21 +214,21 @@ class Node:
         await self.propose(DeleteTopic(topic_id, again=True))
 
     async def delete_records(self, topic: bytes, partition: int, before: int) -> int:
-        stream = await self._find_current(topic, partition)
+        stream = await self.streams.current_stream(topic, partition)
         [start] = await self.propose(AdvanceLogStart([(stream.id, before)]))
         if start < 0:
             raise Rejected(-start)
         return int(start)
 
     async def commit(self, group: str, topic: bytes, partition: int, offset: int) -> None:
-        stream = await self._find_current(topic, partition)
+        stream = await self.streams.current_stream(topic, partition)
         [problem] = await self.propose(CommitOffsets(group, -1, "", None, [(stream.id, offset, -1, "")]))
         if problem:
             raise Rejected(problem)
 
     async def committed(self, group: str, topic: bytes, partition: int) -> int:
         """The committed offset after folding to the end of the command log (L6); -1 if there is none."""
-        stream = await self._find_current(topic, partition)
+        stream = await self.streams.current_stream(topic, partition)
         found = self.replica.state.groups.by_name.get(group)
         commit = found.offsets.get(stream.id) if found is not None else None
         return commit.offset if commit is not None else -1
@@ -252,26 +239,6 @@ class Node:
             raise Rejected(outcome.reason, outcome.message)
         return outcome
 
-    # -- finding ----------------------------------------------------------------------------------------------------
-
-    def _find(self, topic: bytes, partition: int) -> Stream | None:
-        state = self.replica.state
-        found = state.topics.by_id.get(topic)
-        if found is None or partition >= len(found.streams):
-            return None
-        return state.streams.by_id[found.streams[partition]]
-
-    async def _find_current(self, topic: bytes, partition: int) -> Stream:
-        await self.replica.catch_up()
-        stream = self._find(topic, partition)
-        if stream is None:
-            raise Rejected(Reason.UNKNOWN_TOPIC)
-        return stream
-
 
 CANNOT_START = (Retry, Unknown, Fenced, Corrupt, Halted)
 """The errors that end a broker's process while it starts."""
-
-
-def _nothing() -> None:
-    pass
