@@ -17,7 +17,8 @@ from bench.figures import Figure, at_most
 from bench.yard import Yard
 from lakestream.data.memory import MemoryWal
 from lakestream.data.tables.files.file_stats import FileStats, Run
-from lakestream.data.tables.iceberg.committer import Commit, Committer
+from lakestream.data.tables.iceberg.commit import Commit
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.expiry import AGE_PROPERTY
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.names import is_metadata_file

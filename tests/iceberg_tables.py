@@ -36,7 +36,8 @@ from pyiceberg.typedef import Record
 
 from lakestream.data.tables.files.parquet import FileWriter
 from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
-from lakestream.data.tables.iceberg.committer import Commit, Committer
+from lakestream.data.tables.iceberg.commit import Commit
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.manifests.files import NewFile, read_manifest, read_manifest_list
 from lakestream.data.tables.iceberg.metadata.table_metadata import SnapshotChange, Table, with_snapshot
 from lakestream.data.tables.iceberg.progress import Range

@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 
 from lakestream.data.tables.files.file_stats import FileStats
 from lakestream.data.tables.iceberg import committer
-from lakestream.data.tables.iceberg.committer import Commit
+from lakestream.data.tables.iceberg.commit import Commit
 from lakestream.data.tables.iceberg.progress import Landed
 from lakestream.data.tables.iceberg.reachable_files import reachable_from
 from lakestream.errors import LakestreamError, Unknown

@@ -10,7 +10,8 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 
 from lakestream.data.tables.files.stream_columns import iceberg_schema
-from lakestream.data.tables.iceberg.committer import Committer, Stale
+from lakestream.data.tables.iceberg.commit import Stale
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.manifests.files import read_manifest_list
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
 from lakestream.data.tables.iceberg.progress import Landed, Range, unpack_progress, unpack_ranges

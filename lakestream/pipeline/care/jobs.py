@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from lakestream.data.tables.conditions.process import check_apart
 from lakestream.data.tables.files.file_stats import FileStats
-from lakestream.data.tables.iceberg.committer import Commit, Stale
+from lakestream.data.tables.iceberg.commit import Commit, Stale
 from lakestream.data.tables.iceberg.live_files import LiveFile, LiveFiles
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table

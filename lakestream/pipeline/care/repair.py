@@ -14,7 +14,8 @@ from uuid import UUID
 
 from lakestream.data.tables.foreign.allowed_changes import Refused, ours
 from lakestream.data.tables.foreign.rows import Contents, contents, judge_rows
-from lakestream.data.tables.iceberg.committer import Committer, Stale
+from lakestream.data.tables.iceberg.commit import Stale
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.metadata.documents import (
     MAIN,
     ancestors,

@@ -29,7 +29,8 @@ from lakestream.data.tables.files.file_stats import Digest, add_digests
 from lakestream.data.tables.foreign.allowed_changes import Refused
 from lakestream.data.tables.foreign.continuity import Followed, Untold, follow, rewound
 from lakestream.data.tables.foreign.rows import judge_rows
-from lakestream.data.tables.iceberg.committer import Commit, Committer, Stale
+from lakestream.data.tables.iceberg.commit import Commit, Stale
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
 from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata

@@ -16,7 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from lakestream.data.tables.files.file_stats import FileStats, add_digests
-from lakestream.data.tables.iceberg.committer import Commit, Committer
+from lakestream.data.tables.iceberg.commit import Commit
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.expiry import AGE_PROPERTY
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table

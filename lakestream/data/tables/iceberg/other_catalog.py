@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lakestream.data.tables.iceberg.committer import Stale
+from lakestream.data.tables.iceberg.commit import Stale
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.topic_table import topic_schema
 from lakestream.errors import Exists, LakestreamError, Missing, Retry, Unknown
