@@ -116,7 +116,7 @@ def caretaker(
     limits = limits or CareLimits()
     jobs = care_jobs(pipeline, folder, limits)
     schedule = schedule or Schedule(orphans_first_s=0.0)
-    return Caretaker(pipeline.replica, pipeline.lander, jobs, SystemClock(), limits, schedule)
+    return Caretaker(pipeline.replica, pipeline.tables, jobs, SystemClock(), Random(6), limits, schedule)
 
 
 async def start_world(folder: Path, engine: Engine | None = None) -> CareWorld:
@@ -140,9 +140,7 @@ async def start_world(folder: Path, engine: Engine | None = None) -> CareWorld:
 
 def care_jobs(pipeline: TestPipeline, folder: Path, limits: CareLimits | None = None) -> CareJobs:
     driver = pipeline.driver
-    return CareJobs(
-        pipeline.lander, driver, driver._engine, SystemClock(), limits or CareLimits(), f"file://{folder}"
-    )
+    return CareJobs(pipeline.tables, driver, driver._engine, limits or CareLimits(), f"file://{folder}")
 
 
 async def quiet(_: str) -> None:

@@ -43,7 +43,7 @@ def pipeline(
     apply_umask(settings.umask)
     secrets = known_secrets(settings, os.environ)
     logs.configure(settings.log_level, settings.log_format, {"pipeline": master}, secrets=secrets)
-    from lakestream.data.tables.iceberg.other_catalog import address_of
+    from lakestream.data.tables.iceberg.pyiceberg_catalog import address_of
     from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, History
     from lakestream.pipeline.care.caretaker import Schedule
     from lakestream.pipeline.care.plan import CareLimits

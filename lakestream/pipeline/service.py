@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from lakestream.data.tables.iceberg.other_catalog import CatalogAddress, OtherCatalog
+from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogAddress, PyIcebergCatalog
 from lakestream.data.tables.iceberg.snapshot_history import History
 from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
 from lakestream.data.tables.stores.table_store import open_table_store
@@ -28,13 +28,15 @@ from lakestream.model.levels import NEWEST
 from lakestream.pipeline.care.caretaker import Caretaker, Schedule
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
-from lakestream.pipeline.external.external_catalog import Outside
 from lakestream.pipeline.landing.driver import Driver
 from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
-from lakestream.pipeline.landing.lander import Lander, committer_of
+from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits
+from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.landing.worker import land_task
 from lakestream.pipeline.spark.session import Spark
+from lakestream.pipeline.tables.external_catalog import ExternalCatalog
+from lakestream.pipeline.tables.topic_tables import committer_of, open_tables
 
 log = logging.getLogger(__name__)
 
@@ -142,13 +144,16 @@ class Pipeline:
         await asyncio.to_thread(spark.warm_up, land_task)
         options, replica = self._options, self.replica
         store = wider_store(options.root, replica, options.catalog)
-        outside = self._outside(store)
-        lander = Lander(replica, store, self._warehouse, self._clock, self._random, outside, options.history)
-        driver = Driver(
-            replica, lander, spark, self._clock, Freshness(options.freshness), options.limits, options.root
+        external = self._external(store)
+        tables = open_tables(
+            replica, store, self._warehouse, self._clock, self._random, external, options.history
         )
-        jobs = CareJobs(lander, driver, spark, self._clock, options.care, options.root)
-        caretaker = Caretaker(replica, lander, jobs, self._clock, options.care, options.schedule)
+        driver = Driver(
+            replica, Lander(replica, tables), Sweeper(replica, tables), spark, self._clock,
+            Freshness(options.freshness), options.limits, options.root,
+        )  # fmt: skip
+        jobs = CareJobs(tables, driver, spark, options.care, options.root)
+        caretaker = Caretaker(replica, tables, jobs, self._clock, self._random, options.care, options.schedule)
         self.membership.settled = driver.settled
         await self.membership.join()
         if replica.state.care.trouble:
@@ -170,7 +175,7 @@ class Pipeline:
                 task.cancel()
             await asyncio.gather(working, stopping, beating, *caring, return_exceptions=True)
             await self.membership.leave()
-            lander.close()
+            tables.close()
 
     async def _drained(self, driver: Driver) -> int:
         waiting = await driver.drain()
@@ -179,11 +184,11 @@ class Pipeline:
             log.error("%d topics could not be landed", waiting)
         return 1 if waiting else 0
 
-    def _outside(self, store: WiderStore) -> Outside | None:
+    def _external(self, store: WiderStore) -> ExternalCatalog | None:
         if self._options.catalog is None:
             return None
-        catalog, committer = OtherCatalog(self._options.catalog), committer_of(self.replica, store, self._random)
-        return Outside(self.replica, catalog, store, committer, self._clock, self._random)
+        catalog, committer = PyIcebergCatalog(self._options.catalog), committer_of(self.replica, store, self._random)
+        return ExternalCatalog(self.replica, catalog, store, committer, self._clock, self._random)
 
     def _warehouse(self) -> Warehouse:
         return Warehouse(warehouse_uri(self._options.root, self.replica.state.cluster))

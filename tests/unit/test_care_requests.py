@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import httpx
 import pytest
@@ -89,8 +90,8 @@ def caretaker(
     """One that does what it is asked for, and nothing else."""
     one = pipeline or world.pipeline
     limits, clock = CareLimits(), clock or Stepped()
-    jobs = kind(one.lander, one.driver, one.driver._engine, clock, limits, f"file://{world.folder}")
-    return Caretaker(one.replica, one.lander, jobs, clock, limits, Schedule(enabled=False, hang_s=0.05))
+    jobs = kind(one.tables, one.driver, one.driver._engine, limits, f"file://{world.folder}")
+    return Caretaker(one.replica, one.tables, jobs, clock, Random(6), limits, Schedule(enabled=False, hang_s=0.05))
 
 
 async def until(check: Callable[[], bool]) -> None:

@@ -17,8 +17,8 @@ from lakestream.model.commands import AdvanceLogStart
 from lakestream.pipeline.care import caretaker as care_module
 from lakestream.pipeline.care.caretaker import Caretaker, Schedule
 from lakestream.pipeline.care.diagnosis import diagnose
-from lakestream.pipeline.care.jobs import NotDone
 from lakestream.pipeline.care.plan import CareLimits
+from lakestream.pipeline.care.results import NotDone
 from tests import care_world
 from tests.care_world import CareWorld, care_jobs, quiet, start_world
 from tests.pipeline_live import TestPipeline, start_pipeline
@@ -126,7 +126,7 @@ async def test_the_way_back_to_a_snapshot_that_is_not_accounted_for_is_never_bro
     jobs = care_jobs(world.pipeline, world.folder)
     expired = await jobs.expire(topic_id, 0)
     assert expired.figures["snapshots_left"] == 5, "the delete, the one before it, and what came since"
-    await world.pipeline.lander.delete_obsolete(0)
+    await world.pipeline.tables.delete_obsolete(0)
     assert world.pipeline.rows("a").num_rows == 160
     await caretaker(world).step()
     assert world.balance("a") == world.holds("a")
@@ -139,7 +139,7 @@ async def test_our_own_snapshots_since_the_last_account_stay_with_others_that_wa
     await world.pipeline.replica.catch_up()
     await caretaker(world).accounts.settle(topic_id, quiet)
     stream = world.broker.replica.state.streams.by_id[world.broker.replica.state.topics.by_name["a"].streams[0]]
-    world.pipeline.lander._accounted = lambda *_: 0  # type: ignore[method-assign]
+    world.pipeline.tables.catalogs.own._accounted = lambda *_: 0  # type: ignore[method-assign]
     for n in range(3):
         await world.land(stream, tag=f"since{n}-")
     await foreign_delete(world, "a", world.files("a")[0])
@@ -176,15 +176,15 @@ async def foreign_update(world: CareWorld, topic_id: bytes, snapshots: int) -> N
 
     from lakestream.data.tables.files.parquet import write_parquet
 
-    lander = world.pipeline.lander
-    table = await lander.table_of(topic_id)
+    tables = world.pipeline.tables
+    table = await tables.table_of(topic_id)
     old = world.files("a")[0]
     rows = read_parquet(world.pipeline.store.get(old))
     changed = pa.array([b"redacted" if n == 3 else one for n, one in enumerate(rows["value"].to_pylist())])
     sink = pa.BufferOutputStream()
     uri = f"{table.metadata.location}/data/updated.parquet"  # type: ignore[union-attr]
     stats = write_parquet(rows.set_column(7, rows.schema.field(7), changed), uri, sink)
-    lander.store.put(uri, sink.getvalue().to_pybytes())
+    tables.files.store.put(uri, sink.getvalue().to_pybytes())
     if snapshots == 2:
         await foreign_commit(world, "a", old, [], "delete")
     await foreign_commit(world, "a", old if snapshots == 1 else "", [NewFile(stats=stats)], "overwrite")
@@ -214,8 +214,8 @@ async def test_a_snapshot_that_was_expired_before_it_was_accounted_for_makes_the
     topic_id = await filled(world)
     await foreign_delete(world, "a", world.files("a")[0])
     await world.pipeline.replica.catch_up()
-    lander = world.pipeline.lander
-    lander.unaccounted = lambda topic_id, table: frozenset()  # type: ignore[method-assign]
+    iceberg = world.pipeline.tables.format
+    iceberg.protected = lambda topic_id, table: frozenset()  # type: ignore[method-assign]
     await world.jobs.expire(topic_id, 0)
     await caretaker(world).step()
     assert world.pipeline.replica.state.catalog.landings[topic_id].unproven
@@ -229,7 +229,7 @@ async def test_what_a_killed_pipeline_had_still_to_delete_is_found_by_the_next_o
     await world.jobs.optimize(topic_id, quiet, asked=True)
     await world.jobs.expire(topic_id, 0)
     folder = Path(world.metadata("a").location.removeprefix("file://"))
-    assert world.pipeline.lander.unreached
+    assert world.pipeline.tables.unreached
     before = files_in(folder)
     await caretaker(world).remove_orphans(topic_id, None, dry_run=False)
     assert files_in(folder) == before, "they have their grace while this pipeline lives"
@@ -269,7 +269,7 @@ async def test_a_round_that_commits_while_orphans_are_judged_keeps_its_files_T12
     await working.replica.catch_up()
     round_ = asyncio.create_task(working.driver.drain())
     await written.wait()
-    location_of = second.lander.location_of
+    location_of = second.tables.location_of
 
     async def lands_meanwhile(topic_id: bytes) -> str:
         location = await location_of(topic_id)
@@ -279,7 +279,7 @@ async def test_a_round_that_commits_while_orphans_are_judged_keeps_its_files_T12
         await second.replica.catch_up()
         return location
 
-    monkeypatch.setattr(second.lander, "location_of", lands_meanwhile)
+    monkeypatch.setattr(second.tables, "location_of", lands_meanwhile)
     result = await caretaker(world, second).remove_orphans(topic_id, 0, dry_run=False)
     assert result.figures["ours"] == 0
     assert second.rows("a").num_rows == 40
@@ -339,15 +339,15 @@ async def test_what_repair_finds_wrong_is_said(world: CareWorld) -> None:
     bound = state.catalog.tables["streams", "a"]
     stream = state.streams.by_id[state.topics.by_name["a"].streams[0]]
     stream.landed -= 1
-    found = diagnose(world.pipeline.lander, state, stream.topic, bound)
+    found = diagnose(world.pipeline.tables, state, stream.topic, bound)
     assert found.told() == "partition 0: the table has landed 10, the state says 9"
     stream.landed += 1
-    assert diagnose(world.pipeline.lander, state, stream.topic, bound).healthy
+    assert diagnose(world.pipeline.tables, state, stream.topic, bound).healthy
     [lost] = world.files("a")
     world.pipeline.store.delete([lost])
-    assert "1 data files with 20 rows are lost" in diagnose(world.pipeline.lander, state, stream.topic, bound).told()
+    assert "1 data files with 20 rows are lost" in diagnose(world.pipeline.tables, state, stream.topic, bound).told()
     world.pipeline.store.delete([bound.location])
-    assert "restore it from a backup" in diagnose(world.pipeline.lander, state, stream.topic, bound).told()
+    assert "restore it from a backup" in diagnose(world.pipeline.tables, state, stream.topic, bound).told()
     assert topic_id == stream.topic.id
 
 

@@ -25,7 +25,7 @@ from lakestream.lake.verify.rows import RowReader, into
 
 
 def past_of(
-    store: TableStore, metadata: TableMetadata, accounted: int, *, outside: bool = False,
+    store: TableStore, metadata: TableMetadata, accounted: int, *, external: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Past:  # fmt: skip
     """What all snapshots since then took and changed. Raises Retry."""
@@ -34,7 +34,7 @@ def past_of(
     removals, notes, complete = Ledger(), list[SnapshotNote](), chain.complete
     for head in chain.heads:
         summary = metadata.summary(head.snapshot_id)
-        if not waits(summary, outside=outside):
+        if not waits(summary, external=external):
             continue
         parent = by_id.get(head.parent_snapshot_id) if head.parent_snapshot_id is not None else None
         if parent is None and (head.parent_snapshot_id is not None or accounted):

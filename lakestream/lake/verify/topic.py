@@ -133,7 +133,7 @@ class TopicCheck:
             self.report.findings += findings
             self._watch.advance(one.size)
         self._table_read = True
-        past = past_of(self._store, metadata, landing.accounted, outside=bool(landing.location))
+        past = past_of(self._store, metadata, landing.accounted, external=bool(landing.location))
         if landing.unproven:
             # Care looked for a snapshot to account for, and it was gone already.
             past = replace(past, complete=False)

@@ -19,10 +19,11 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.landed import LandedRange
 from lakestream.model.catalog.tables import NoteRemoved
 from lakestream.model.reasons import No
-from lakestream.pipeline.care.jobs import CareJobs, Lost, NotDone, Progress, Result
+from lakestream.pipeline.care.results import Lost, NotDone, Progress, Result
+from lakestream.pipeline.care.task_runs import CareRuns
 from lakestream.pipeline.care.tasks import DIGEST, CareFile, Rows
-from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.topic_tables import TopicTables
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +33,10 @@ Span = tuple[int, int]
 class Accounts:
     """Keeps the accounts of all tables."""
 
-    def __init__(self, replica: Replica, lander: Lander, jobs: CareJobs) -> None:
+    def __init__(self, replica: Replica, tables: TopicTables, runs: CareRuns) -> None:
         self._replica = replica
-        self._lander = lander
-        self._jobs = jobs
+        self._tables = tables
+        self._runs = runs
 
     def due(self, topic_id: bytes, table: Table) -> bool:
         """Whether others have committed something that is not accounted for."""
@@ -43,22 +44,22 @@ class Accounts:
         if landing is None:
             return False
         past = since(table.metadata, landing.accounted)
-        outside = self._lander.is_outside(topic_id)
-        return not past.complete or bool(runs(past, table.metadata, landing.accounted, outside=outside))
+        external = self._tables.is_external(topic_id)
+        return not past.complete or bool(runs(past, table.metadata, landing.accounted, external=external))
 
     async def settle(self, topic_id: bytes, progress: Progress) -> Result:
         """Account for all snapshots there are, one run after the other."""
         result = Result()
-        table = await self._lander.table_of(topic_id)
+        table = await self._tables.table_of(topic_id)
         if isinstance(table, Failed):
             raise NotDone(table.reason)
         metadata = table.metadata
         landing = self._replica.state.catalog.landings[topic_id]
         past = since(metadata, landing.accounted)
-        outside = self._lander.is_outside(topic_id)
+        external = self._tables.is_external(topic_id)
         # Each note holds on top of what was accounted for when we looked: another pipeline may do the same meanwhile.
         accounted, unproven = landing.accounted, not past.complete
-        for run in runs(past, metadata, landing.accounted, outside=outside):
+        for run in runs(past, metadata, landing.accounted, external=external):
             removed, sure = await self._judge(table, run, progress)
             note = NoteRemoved(topic_id, accounted, run.last.sequence_number, removed, unproven or not sure)
             await self._note(note)
@@ -72,10 +73,10 @@ class Accounts:
         """What snapshots did, and whether that is sure."""
         if not run.known:
             return [], False
-        off, committer = self._lander.off, self._lander.committer
+        off, files_of = self._tables.files.off, self._tables.format.files
         try:
-            before = await off(committer.live_files, table, run.base) if run.base is not None else LiveFiles({}, ())
-            after = await off(committer.live_files, table, run.last.snapshot_id)
+            before = await off(files_of, table, run.base) if run.base is not None else LiveFiles({}, ())
+            after = await off(files_of, table, run.last.snapshot_id)
             differ = await off(self._differing, before, after)
             had = await self._rows(table, before, differ, progress)
             has = await self._rows(table, after, differ, progress)
@@ -89,16 +90,16 @@ class Accounts:
         differ = before.data.keys() ^ after.data.keys()
         known = {one.path for one in before.deletes} ^ {one.path for one in after.deletes}
         for path in known:
-            differ |= parse_deletes(self._lander.store.get(path)).keys()
+            differ |= parse_deletes(self._tables.files.store.get(path)).keys()
         return set(differ)
 
     async def _rows(self, table: Table, side: LiveFiles, differ: set[str], progress: Progress) -> list[Rows]:
         files = [file for path, file in sorted(side.data.items()) if path in differ]
         tasks = [
-            self._jobs.task(table, number, DIGEST, [_source(side, file) for file in some])
-            for number, some in enumerate(self._jobs.by_bytes(files))
+            self._runs.task(table, number, DIGEST, [_source(side, file) for file in some])
+            for number, some in enumerate(self._runs.by_bytes(files))
         ]
-        answers = await self._jobs.run_all(tasks, progress, "compared")
+        answers = await self._runs.run_all(tasks, progress, "compared")
         return [rows for answer in answers for rows in answer.rows]
 
     async def _note(self, note: NoteRemoved) -> None:

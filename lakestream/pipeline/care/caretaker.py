@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from random import Random
 
-from lakestream.data.tables.iceberg.expiry import to_expire
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.reachable_files import reachable_from
 from lakestream.data.tables.iceberg.summaries import RECENT_MAX, is_ours
@@ -28,15 +28,16 @@ from lakestream.model.topics import Topic
 from lakestream.pipeline.care.abandoned_tables import find_unbound, judge_unborn
 from lakestream.pipeline.care.accounts import Accounts
 from lakestream.pipeline.care.diagnosis import Diagnosis, diagnose
-from lakestream.pipeline.care.jobs import CareJobs, NotDone, Progress, Result
+from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.kept_rows import keep_from
 from lakestream.pipeline.care.orphans import OTHERS_MS, Listed, Orphans, judge_orphans, over_by
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.repair import Tools, repair
 from lakestream.pipeline.care.requests import CareRequests, log_failure, told
+from lakestream.pipeline.care.results import NotDone, Progress, Result
 from lakestream.pipeline.care.unused_since import ORPHANS
-from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.topic_tables import TopicTables
 
 log = logging.getLogger(__name__)
 
@@ -82,15 +83,17 @@ class Caretaker:
     """Runs beside the driver, in one pipeline."""
 
     def __init__(
-        self, replica: Replica, lander: Lander, jobs: CareJobs, clock: Clock, limits: CareLimits, schedule: Schedule
-    ) -> None:
+        self, replica: Replica, tables: TopicTables, jobs: CareJobs, clock: Clock, random: Random, limits: CareLimits,
+        schedule: Schedule,
+    ) -> None:  # fmt: skip
         self._replica = replica
-        self._lander = lander
+        self._tables = tables
         self._jobs = jobs
         self._clock = clock
+        self._random = random
         self._limits = limits
         self._schedule = schedule
-        self.accounts = Accounts(replica, lander, jobs)
+        self.accounts = Accounts(replica, tables, jobs.runs)
         self._seen: dict[bytes, _Seen] = {}
         self._began_s = clock.monotonic()
         self.requests = CareRequests(replica, clock, self._do, schedule.hang_s)
@@ -180,7 +183,7 @@ class Caretaker:
             await self._replica.propose(NoteCare(topic_id, reason))
 
     async def _care_for(self, topic: Topic, seen: _Seen) -> None:
-        table = await self._lander.table_of(topic.id)
+        table = await self._tables.table_of(topic.id)
         if isinstance(table, Failed) or table.metadata.current is None:
             return
         await self._settle(topic.id, quiet)
@@ -194,7 +197,7 @@ class Caretaker:
                 seen.orphans_s = self._clock.monotonic() + self._jobs.grace_s
 
     async def _settle(self, topic_id: bytes, progress: Progress) -> None:
-        table = await self._lander.table_of(topic_id)
+        table = await self._tables.table_of(topic_id)
         if not isinstance(table, Failed) and self.accounts.due(topic_id, table):
             result = await self.accounts.settle(topic_id, progress)
             log.info("accounted for others' snapshots: %s", result.figures)
@@ -210,7 +213,7 @@ class Caretaker:
         result = await self._jobs.optimize(topic.id, quiet, asked=False)
         if result.figures:
             log.info("rewrote files of topic %s: %s", topic.name, result.figures)
-        after = await self._lander.table_of(topic.id)
+        after = await self._tables.table_of(topic.id)
         seen.files, seen.deletes = _counts(after.metadata) if not isinstance(after, Failed) else (files, deletes)
 
     def _others_at_work(self, metadata: TableMetadata) -> bool:
@@ -230,15 +233,11 @@ class Caretaker:
 
     async def _expire(self, topic: Topic) -> None:
         """A table that is landed in expires its snapshots itself; an idle one would keep them."""
-        table = await self._lander.table_of(topic.id)
+        table = await self._tables.table_of(topic.id)
         if isinstance(table, Failed) or table.metadata.current is None:
             return
-        now_ms = self._clock.wall_ms()
-        idle = table.metadata.current.timestamp_ms < now_ms - self._schedule.again_s * 1000
-        if not idle:
-            return
-        protected, history = self._lander.unaccounted(topic.id, table), self._lander.history_of(topic.id)
-        if to_expire(table.metadata, now_ms, protected, history=history):
+        idle = table.metadata.current.timestamp_ms < self._clock.wall_ms() - self._schedule.again_s * 1000
+        if idle and self._tables.format.has_expired(topic.id, table):
             result = await self._jobs.expire(topic.id, None)
             log.info("expired snapshots of the idle topic %s: %s", topic.name, result.figures)
 
@@ -250,20 +249,20 @@ class Caretaker:
         Ours may have been left by an expiry a moment ago, by a pipeline that is dead now: they go when we have seen
         them so for the readers' grace (T11), or at once if somebody says how old they have to be.
         """
-        lander = self._lander
-        listed = await lander.off(_dated, lander.store, f"{root_of(self._bound(topic_id).location)}/")
+        tables, files = self._tables, self._tables.files
+        listed = await files.off(_dated, files.store, f"{root_of(self._bound(topic_id).location)}/")
         await self._replica.catch_up()
         before_ms = self._clock.wall_ms() - (self._schedule.others_ms if older_than_ms is None else older_than_ms)
         found = await self._judge_orphans(topic_id, listed, before_ms)
         grace_s = self._jobs.grace_s if older_than_ms is None else 0.0
-        ours = lander.leftovers.due(topic_id, ORPHANS, found.ours, grace_s)
+        ours = tables.leftovers.due(topic_id, ORPHANS, found.ours, grace_s)
         spared = len(found.ours) - len(ours)
-        if ours and not dry_run and await lander.fence(topic_id):
+        if ours and not dry_run and await tables.fence(topic_id):
             found = await self._judge_orphans(topic_id, listed, before_ms)
             ours = [uri for uri in ours if uri in found.ours]
         going = [*ours, *found.others]
         if not dry_run and going:
-            await lander.off(lander.store.delete, going)
+            await files.off(files.store.delete, going)
             log.info("removed %d files of ours and %d of others that nothing led to", len(ours), len(found.others))
         said = ["nothing was removed: a dry run"] if dry_run else []
         if spared:
@@ -274,22 +273,23 @@ class Caretaker:
 
     async def remove_unborn(self) -> int:
         """Delete the tables that were never bound to a topic (abandoned_tables.py), and return their number."""
-        lander, place = self._lander, f"{warehouse_uri(self._lander.store.root, self._replica.state.cluster)}/{STREAMS}"
-        found = await lander.off(find_unbound, lander.store, place, self._replica.state.catalog.places())
+        files = self._tables.files
+        place = f"{warehouse_uri(files.store.root, self._replica.state.cluster)}/{STREAMS}"
+        found = await files.off(find_unbound, files.store, place, self._replica.state.catalog.places())
         await self._replica.catch_up()
         unborn = judge_unborn(found, self._replica.state)
-        await lander.off(lander.store.delete, unborn)
+        await files.off(files.store.delete, unborn)
         if unborn:
             log.info("removed the first files of %d tables that were never bound to their topics", len(unborn))
         return len(unborn)
 
     async def _judge_orphans(self, topic_id: bytes, listed: Listed, before_ms: int) -> Orphans:
         over = over_by(listed, self._replica.state)
-        store, location = self._lander.store, await self._lander.location_of(topic_id)
-        known = await self._lander.off(reachable_from, store, location)
-        # Who writes metadata files in another catalog, and by which names, is not ours to know.
-        newest = "" if self._lander.is_outside(topic_id) else location
-        spared = self._lander.unreached.waiting()
+        tables, location = self._tables, await self._tables.location_of(topic_id)
+        known = await tables.files.off(reachable_from, tables.files.store, location)
+        # An external catalog names the metadata files by its own rules.
+        newest = "" if tables.is_external(topic_id) else location
+        spared = tables.unreached.waiting()
         return judge_orphans(listed, over, known, newest, before_ms=before_ms, spared=spared)
 
     async def repair(self, topic_id: bytes, *, accept_loss: bool) -> Result:
@@ -297,12 +297,12 @@ class Caretaker:
 
         Rows that are given up are in no account any more: the past is then unproven (T16).
         """
-        lander, topic = self._lander, self._replica.state.topics.by_id[topic_id]
-        tools = Tools(self._replica, lander.store, lander.committer, self._clock, lander.random, lander.outside)
+        tables, topic = self._tables, self._replica.state.topics.by_id[topic_id]
+        tools = Tools(self._replica, tables, self._clock, self._random)
         done = await repair(tools, topic.name, accept_loss)
         await self._replica.catch_up()
         await self._settle(topic_id, quiet)
-        found: Diagnosis = await lander.off(diagnose, lander, self._replica.state, topic, self._bound(topic_id))
+        found: Diagnosis = await tables.files.off(diagnose, tables, self._replica.state, topic, self._bound(topic_id))
         if not found.healthy:
             raise NotDone(found.told())
         result = Result(figures={"files": found.files, "rows": found.rows})

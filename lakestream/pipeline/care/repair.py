@@ -38,9 +38,10 @@ from lakestream.model.catalog.rebinding import Rebind
 from lakestream.model.catalog.tables import CatalogTable, CommitTables, HoldTopic, Land, NoteRemoved, TableChange
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
-from lakestream.pipeline.external.external_catalog import Outside, check_place
 from lakestream.pipeline.landing.holds import HELD_BY_US
 from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.external_catalog import ExternalCatalog, check_place
+from lakestream.pipeline.tables.topic_tables import TopicTables
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +53,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a repair works with. `outside` is there where topics have tables in another catalog."""
+    """What a repair works with."""
 
     replica: Replica
-    store: TableStore
-    committer: Committer
+    tables: TopicTables
     clock: Clock
     random: Random
-    outside: Outside | None = None
+
+    @property
+    def store(self) -> TableStore:
+        return self.tables.files.store
+
+    @property
+    def committer(self) -> Committer:
+        return self.tables.format.committer
 
 
 async def repair(tools: Tools, topic_name: str, accept_loss: bool) -> list[str]:
@@ -71,9 +78,10 @@ async def repair(tools: Tools, topic_name: str, accept_loss: bool) -> list[str]:
         raise _no(f"there is no table of a topic {topic_name!r}")
     done: list[str] = []
     if landing.location:
-        if tools.outside is None:
-            raise _no("the table is in another catalog, and the setting `catalog` is empty")
-        done += await _Elsewhere(tools, tools.outside, topic, landing, accept_loss).mend()
+        external = tools.tables.catalogs.external
+        if external is None:
+            raise _no("the table is in an external catalog, and the setting `catalog` is empty")
+        done += await _ExternalTable(tools, external, topic, landing, accept_loss).mend()
     else:
         done += await _metadata_back(tools, topic, accept_loss)
     done += await _without_lost_files(tools, topic, accept_loss)
@@ -99,14 +107,13 @@ async def _without_lost_files(tools: Tools, topic: Topic, accept_loss: bool) -> 
             raise _no(f"{len(lost)} files of the table are gone, such as {min(lost)}: put them back, or {ACCEPT}")
         base = table.metadata.current_snapshot_id
         assert base is not None, "a table without snapshots has no files"
+        catalog = tools.tables.catalogs.of(topic.id)
+        # Without a note of what goes: the state cannot account for rows that nobody can read (T16).
         commit = await _off(
             tools.committer.rewrite, table, base, frozenset(lost), [], now_ms=tools.clock.wall_ms(),
-            operation="delete", write_metadata=tools.outside is None or not _is_outside(tools, topic),
+            operation="delete", write_metadata=not catalog.external,
         )  # fmt: skip
-        if tools.outside is not None and _is_outside(tools, topic):
-            outcome: Any = await tools.outside.commit(topic, commit)
-        else:
-            outcome = await _swap(tools, topic, bound, commit.table.metadata_location)
+        outcome = await catalog.commit(topic, commit)
         if not isinstance(outcome, No):
             return [f"{len(lost)} files that are gone are not in the table any more"]
         await _off(tools.store.delete, commit.written)
@@ -171,56 +178,58 @@ async def _swap(tools: Tools, topic: Topic, bound: CatalogTable, location: str) 
     return await tools.replica.propose(CommitTables([change]))
 
 
-# -- tables in another catalog ---------------------------------------------------------------------------------------
+# -- tables in an external catalog -----------------------------------------------------------------------------------
 
 
-class _Elsewhere:
-    """One table in another catalog that was dropped, rolled back, or otherwise changed as it must not be."""
+class _ExternalTable:
+    """One table in an external catalog that was dropped, rolled back, or otherwise changed as it must not be."""
 
-    def __init__(self, tools: Tools, outside: Outside, topic: Topic, landing: Landing, accept_loss: bool) -> None:
+    def __init__(
+        self, tools: Tools, catalog: ExternalCatalog, topic: Topic, landing: Landing, accept_loss: bool
+    ) -> None:
         self._tools = tools
-        self._outside = outside
+        self._catalog = catalog
         self._topic = topic
         self._landing = landing
         self._accept_loss = accept_loss
 
     async def mend(self) -> list[str]:
-        table = await self._outside.table(self._topic)
+        table = await self._catalog.table(self._topic)
         if not isinstance(table, Failed):
             return []
         if not table.lasting:
             raise Retry(table.reason)
         done = await self._back_in_the_catalog()
-        if done and not isinstance(await self._outside.table(self._topic), Failed):
+        if done and not isinstance(await self._catalog.table(self._topic), Failed):
             return done
         return [*done, *await self._as_it_was()]
 
     async def _back_in_the_catalog(self) -> list[str]:
-        outside, topic = self._outside, self._topic
+        external, topic = self._catalog, self._topic
         try:
-            await outside.asked(outside.catalog.load, topic.name)
+            await external.asked(external.catalog.load, topic.name)
             return []
         except Missing:
             pass
         try:
-            await outside.asked(outside.store.get, self._landing.location)
+            await external.asked(external.store.get, self._landing.location)
         except (Missing, Corrupt) as error:
             if not self._accept_loss:
                 told = f"the table was dropped, and its files are gone ({error}): put them back, or {ACCEPT}"
                 raise _no(told) from error
             return await self._another_table()
-        await outside.asked(outside.catalog.register, topic.name, self._landing.location)
+        await external.asked(external.catalog.register, topic.name, self._landing.location)
         return ["the table was dropped, and is registered again"]
 
     async def _another_table(self) -> list[str]:
         """All that had landed is lost: an empty table, whose progress is where the state is."""
-        outside, topic, random = self._outside, self._topic, self._tools.random
+        external, topic, random = self._catalog, self._topic, self._tools.random
         uuid = str(UUID(int=random.getrandbits(128), version=4))
-        place = await outside.asked(outside.catalog.place_for, topic.name, uuid)
+        place = await external.asked(external.catalog.place_for, topic.name, uuid)
         now_ms = self._tools.clock.wall_ms()
         metadata = new_topic_table(table_uuid=uuid, topic_id=topic.id, location=place, now_ms=now_ms)
         progress = {**metadata.properties, PROGRESS_PROPERTY: pack_progress(_landed(self._tools, topic))}
-        found = await outside.asked(outside.catalog.create, topic.name, metadata.replaced({"properties": progress}))
+        found = await external.asked(external.catalog.create, topic.name, metadata.replaced({"properties": progress}))
         outcome = await self._tools.replica.propose(Rebind(topic.id, self._landing.uuid, uuid, found.location))
         if isinstance(outcome, No):
             raise Retry(outcome.message)
@@ -228,13 +237,13 @@ class _Elsewhere:
 
     async def _as_it_was(self) -> list[str]:
         """Put back what was changed; with an accepted loss, what rows are left are what there is."""
-        outside, topic = self._outside, self._topic
+        external, topic = self._catalog, self._topic
         landing = self._tools.replica.state.catalog.landings[topic.id]
-        found = await outside.asked(outside.catalog.load, topic.name)
+        found = await external.asked(external.catalog.load, topic.name)
         check_place(root_of(landing.location), found.location)
         try:
-            updates, told, requirements = await outside.asked(self._plan, landing, found.location)
-            location = await outside.asked(outside.catalog.commit, found.handle, requirements, updates)
+            updates, told, requirements = await external.asked(self._plan, landing, found.location)
+            location = await external.asked(external.catalog.commit, found.handle, requirements, updates)
         except Refused as error:
             raise _no(str(error)) from error
         except Stale as error:
@@ -249,16 +258,16 @@ class _Elsewhere:
 
     def _plan(self, landing: Landing, location: str) -> tuple[list[Json], list[str], list[Json]]:
         """The updates, what they do in words, and what they require. Blocking; raises Refused."""
-        outside = self._outside
-        good = parse(outside.committer.load(landing.location).metadata.encode())
-        now = parse(outside.store.get(location))
+        external = self._catalog
+        good = parse(external.committer.load(landing.location).metadata.encode())
+        now = parse(external.store.get(location))
         if now["table-uuid"] != good["table-uuid"] or now["format-version"] != good["format-version"]:
             raise Refused("it is another table, or of another format version: put the table back that it was")
         updates, told = _form(good, now)
         if main_of(good) != main_of(now):
             if self._accept_loss:
                 told.append(self._rows_left(good, now))
-            elif _restorable(outside.store, good, now):
+            elif _restorable(external.store, good, now):
                 updates.append(_main_to(main_of(good)))
                 told.append("the main branch is at the last good snapshot again")
             else:
@@ -282,7 +291,7 @@ class _Elsewhere:
         if after is None:
             raise Refused("its main branch is gone: make one, at any snapshot")
         before = snapshot_of(good, main_of(good))
-        judge_rows(self._outside.store, good["location"], before, after, self._tools.random)
+        judge_rows(self._catalog.store, good["location"], before, after, self._tools.random)
         return "the rows that are left are what there is"
 
 
@@ -341,10 +350,6 @@ async def _unproven(tools: Tools, topic: Topic) -> None:
     """What was given up is in no account, so the past cannot be proven any more (T16)."""
     accounted = tools.replica.state.catalog.landings[topic.id].accounted
     await tools.replica.propose(NoteRemoved(topic.id, accounted, accounted, [], True))
-
-
-def _is_outside(tools: Tools, topic: Topic) -> bool:
-    return bool(tools.replica.state.catalog.landings[topic.id].location)
 
 
 def _no(message: str) -> Rejected:

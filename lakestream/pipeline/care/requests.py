@@ -18,7 +18,7 @@ from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.care import DONE, FAILED, RUNNING, CareRequest, TellCare
-from lakestream.pipeline.care.jobs import Hung, Progress, Result
+from lakestream.pipeline.care.results import Hung, Progress, Result
 from lakestream.pipeline.landing.rounds import JobFailed
 
 log = logging.getLogger(__name__)

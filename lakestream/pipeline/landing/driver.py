@@ -19,12 +19,12 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.streams import WalObject
 from lakestream.pipeline.care.sweep import RoundName
-from lakestream.pipeline.care.unused_since import SWEEP
 from lakestream.pipeline.landing.freshness import Freshness
-from lakestream.pipeline.landing.holds import release_idle
+from lakestream.pipeline.landing.holds import hold, release_idle
 from lakestream.pipeline.landing.lander import OUTRUN, Lander
 from lakestream.pipeline.landing.planner import RoundLimits, TopicWork, choosing
 from lakestream.pipeline.landing.rounds import Engine, carry_out
+from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.landing.tasks import Failed, Places
 from lakestream.stream.long_work import chunks, in_turns
 
@@ -72,13 +72,15 @@ class Driver:
     """How long readers of snapshots that expired have for their files."""
 
     def __init__(
-        self, replica: Replica, lander: Lander, engine: Engine, clock: Clock, freshness: Freshness, limits: RoundLimits,
-        root: str,
+        self, replica: Replica, lander: Lander, sweeper: Sweeper, engine: Engine, clock: Clock, freshness: Freshness,
+        limits: RoundLimits, root: str,
     ) -> None:  # fmt: skip
         self.figures = Figures()
         self.freshness = freshness
         self._replica = replica
         self._lander = lander
+        self._tables = lander.tables
+        self._sweeper = sweeper
         self._engine = engine
         self._clock = clock
         self._limits = limits
@@ -117,8 +119,9 @@ class Driver:
                 self._report()
                 self._folded.clear()
                 if pause:
+                    idle_s = min(pause, IDLE_S, self._tables.catalogs.look_every_s)
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._folded.wait(), min(pause, IDLE_S, self._lander.look_every_s))
+                        await asyncio.wait_for(self._folded.wait(), idle_s)
                     await asyncio.sleep(min(TICK_S, pause))
             return 0
         finally:
@@ -126,9 +129,9 @@ class Driver:
 
     async def step(self) -> float:
         """One round if one is due; how long there is time until the next."""
-        await self._lander.follow()
+        await self._tables.catalogs.watch()
         state = self._replica.state
-        await self._lander.make_tables()
+        await self._tables.make_all()
         if not self._replica.epoch:
             return TICK_S  # it ended meanwhile
         now = self._clock.monotonic()
@@ -147,8 +150,8 @@ class Driver:
     async def drain(self) -> int:
         """Land everything that waits now, whatever its freshness; how many topics could not."""
         await self._replica.catch_up()
-        await self._lander.follow(at_once=True)
-        await self._lander.make_tables()
+        await self._tables.catalogs.watch(at_once=True)
+        await self._tables.make_all()
         bad: set[bytes] = set()
         while wanted := self.freshness.wanted(self._replica.state) - bad:
             bad |= wanted - await self.round(list(wanted))
@@ -159,8 +162,7 @@ class Driver:
 
         `grace_s`: only what we have seen lie about for so long. Another pipeline may have let it go just now (T11).
         """
-        topics = list(self._replica.state.catalog.landings)
-        return sum([await self._lander.sweep_table(topic_id, grace_s) for topic_id in topics])
+        return await self._sweeper.sweep(grace_s)
 
     async def round(self, topic_ids: Sequence[bytes]) -> set[bytes]:
         """One round of these topics; those that landed. Raises Fenced without an epoch."""
@@ -182,7 +184,7 @@ class Driver:
         works = [work for work in works if work.topic_id in self._replica.state.topics.by_id]
         folders, refused = await self._lander.open_round(name, works)
         ready = [work for work in works if work.topic_id in folders]
-        where = Places(self._root, sources, folders, self._lander.elsewhere())
+        where = Places(self._root, sources, folders, self._tables.catalogs.store_options())
         found = await self._carried_out(name, ready, where)
         for work in works:
             if work.topic_id in refused:
@@ -251,7 +253,7 @@ class Driver:
         say = log.error if told and setback.failures in (1, FAILURES_UNTOLD) else log.warning
         say("topic %s waits and is tried again in %.0f s: %s", topic.name, setback.again_at - now, failed.reason)
         if told:
-            await self._lander.hold(failed.topic_id, failed.reason)
+            await hold(self._replica, failed.topic_id, failed.reason)
 
     def _count(self, landed: Sequence[TopicWork], topics: int, took_s: float) -> None:
         figures = self.figures
@@ -272,11 +274,11 @@ class Driver:
             self._sweep_at, self._swept, self._untidy = now + self.sweep_every_s, epochs, False
             self._sweeping = asyncio.ensure_future(self._sweep())
         await release_idle(self._replica)
-        await self._lander.delete_obsolete(self.obsolete_grace_s)
+        await self._tables.delete_obsolete(self.obsolete_grace_s)
 
     async def _sweep(self) -> int:
         found = await self.sweep(self.obsolete_grace_s)
-        self._untidy |= self._lander.leftovers.wait(self._replica.state.catalog.landings, SWEEP)
+        self._untidy |= self._sweeper.waits()
         return found
 
     def _report(self) -> None:

@@ -16,6 +16,19 @@ HELD_BY_TABLE = f"{HELD_BY_US}{TABLE}"
 """What another engine did to a table in another catalog, or that this catalog is away."""
 
 
+async def hold(replica: Replica, topic_id: bytes, reason: str) -> None:
+    """Say in the state why a topic waits, once. A hold by another party stays."""
+    landing = replica.state.catalog.landings.get(topic_id)
+    wanted = f"{HELD_BY_US}{reason}"
+    held = landing.held if landing is not None else ""
+    if held and (held == wanted or not held.startswith(HELD_BY_US)):
+        return
+    try:
+        await replica.propose(HoldTopic(topic_id, wanted))
+    except LakestreamError as error:
+        log.warning("the reason why a topic waits could not be noted: %s", error)
+
+
 async def release_idle(replica: Replica) -> None:
     """Where nothing waits nothing is held up by us: another pipeline may have landed what we could not."""
     state = replica.state

@@ -107,7 +107,7 @@ def _judge_accounts(cluster: LakeCluster, topics: Sequence[bytes]) -> None:
         landing, watched = cluster.auditor.state.catalog.landings[topic_id], cluster.witness.watched[topic_id]
         metadata = TableMetadata.parse(cluster.tables.get(watched.location))
         past = since(metadata, landing.accounted)
-        if others := runs(past, metadata, landing.accounted, outside=False):
+        if others := runs(past, metadata, landing.accounted, external=False):
             raise Violation(f"snapshots of others are not accounted for: {others}")
 
 

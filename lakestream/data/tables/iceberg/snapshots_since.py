@@ -33,11 +33,11 @@ class Since:
     complete: bool
 
 
-def waits(summary: Mapping[str, str], *, outside: bool) -> bool:
+def waits(summary: Mapping[str, str], *, external: bool) -> bool:
     """Whether only a comparison tells what a snapshot did, if nobody has told the state."""
     if RANGES_KEY in summary:
         return False
-    return CARE_KEY not in summary or (outside and summary[CARE_KEY] != OPTIMIZE)
+    return CARE_KEY not in summary or (external and summary[CARE_KEY] != OPTIMIZE)
 
 
 def since(metadata: TableMetadata, accounted: int) -> Since:
@@ -59,11 +59,11 @@ def since(metadata: TableMetadata, accounted: int) -> Since:
     return Since(heads[::-1], begins or first.sequence_number == accounted + 1)
 
 
-def runs(past: Since, metadata: TableMetadata, accounted: int, *, outside: bool) -> list[Run]:
+def runs(past: Since, metadata: TableMetadata, accounted: int, *, external: bool) -> list[Run]:
     """Those that wait, as many as follow one another at once: one commit may be several snapshots."""
     found: list[Run] = []
     for head in past.heads:
-        if not waits(metadata.summary(head.snapshot_id), outside=outside):
+        if not waits(metadata.summary(head.snapshot_id), external=external):
             continue
         base = head.parent_snapshot_id
         if found and found[-1].last.snapshot_id == base:
@@ -73,14 +73,14 @@ def runs(past: Since, metadata: TableMetadata, accounted: int, *, outside: bool)
     return found
 
 
-def unaccounted(metadata: TableMetadata, accounted: int, *, outside: bool) -> frozenset[int]:
+def unaccounted(metadata: TableMetadata, accounted: int, *, external: bool) -> frozenset[int]:
     """Snapshots that must not expire: if some wait, all since the last account, and the ones before them.
 
     Our own among them stay as well: a hole would look as if somebody had expired theirs. In another catalog the state
     has not been told of ours either: with one of them the way back would be lost.
     """
     past = since(metadata, accounted)
-    if not outside and not any(waits(metadata.summary(head.snapshot_id), outside=False) for head in past.heads):
+    if not external and not any(waits(metadata.summary(head.snapshot_id), external=False) for head in past.heads):
         return frozenset()
     pairs = ((head.snapshot_id, head.parent_snapshot_id) for head in past.heads)
     return frozenset(one for pair in pairs for one in pair if one is not None)

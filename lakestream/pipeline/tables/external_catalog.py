@@ -34,8 +34,8 @@ from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
 from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
-from lakestream.data.tables.iceberg.other_catalog import Found, OtherCatalog
-from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Range, unpack_progress
+from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.pyiceberg_catalog import Found, PyIcebergCatalog
 from lakestream.data.tables.iceberg.snapshots_since import since, waits
 from lakestream.data.tables.iceberg.topic_table import CLEAN_UP, TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
@@ -63,20 +63,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Outside:
-    """Tables in one other catalog."""
+class ExternalCatalog:
+    """Tables in one external catalog."""
+
+    external = True
 
     def __init__(
-        self, replica: Replica, catalog: OtherCatalog, store: WiderStore, committer: Committer, clock: Clock,
+        self, replica: Replica, catalog: PyIcebergCatalog, store: WiderStore, committer: Committer, clock: Clock,
         random: Random,
     ) -> None:  # fmt: skip
         self.catalog = catalog
         self.store = store
         self.committer = committer
         self._replica = replica
-        self._clock = clock
+        self.clock = clock
         self._random = random
-        self._pool = ThreadPoolExecutor(THREADS, "outside")
+        self._pool = ThreadPoolExecutor(THREADS, "external")
         self._locks: dict[bytes, asyncio.Lock] = {}
         self._found: dict[bytes, Found] = {}
         self._obsolete: list[str] = []
@@ -138,7 +140,7 @@ class Outside:
         """In the catalog; or the one that another pipeline has just made."""
         uuid = str(UUID(int=self._random.getrandbits(128), version=4))
         place = await self.asked(self.catalog.place_for, topic.name, uuid)
-        metadata = new_topic_table(table_uuid=uuid, topic_id=topic.id, location=place, now_ms=self._clock.wall_ms())
+        metadata = new_topic_table(table_uuid=uuid, topic_id=topic.id, location=place, now_ms=self.clock.wall_ms())
         try:
             return await self.asked(self.catalog.create, topic.name, metadata)
         except Exists:
@@ -147,12 +149,11 @@ class Outside:
     # -- what came since -----------------------------------------------------------------------------------------------
 
     async def _accept(
-        self, topic: Topic, landing: Landing, location: str, own: Commit | None,
-        removed: Sequence[LandedRange] | None = None,
-    ) -> Table:  # fmt: skip
+        self, topic: Topic, landing: Landing, location: str, own: Commit | None
+    ) -> Table:
         """Judge the table as it is now against the last one found good, and tell the state. Raises Refused.
 
-        `own`: the commit of ours that it comes from; then its rows are known. `removed`: those that it took away.
+        `own`: our commit that made this version; then its rows are known.
         """
         new = await self.asked(self._load_inside, landing, location)
         landed = {number: self._replica.state.streams.by_id[one].landed for number, one in enumerate(topic.streams)}
@@ -170,20 +171,19 @@ class Outside:
                 raise Retry(f"another pipeline tells of it, too: {outcome.message}")
         elif ranges and own is None:
             log.warning("topic %s: the state is told of rows that the table had more: %s", topic.name, verdict.ranges)
-        await self._account(topic, new, own, removed)
+        await self._account(topic, new, own)
         return new
 
-    async def _account(
-        self, topic: Topic, table: Table, own: Commit | None = None, removed: Sequence[LandedRange] | None = None
-    ) -> None:
+    async def _account(self, topic: Topic, table: Table, own: Commit | None = None) -> None:
         """Note that all is accounted for, with what our own commit took away; nothing if a snapshot waits (T16)."""
+        removed = own.removed if own is not None else None
         landing = self._landing(topic)
         if landing is None or landing.uuid != table.metadata.uuid:
             return
         known = _added(own) if own is not None and removed is not None else None
         past = since(table.metadata, landing.accounted)
         left = [head.snapshot_id for head in past.heads if head.snapshot_id != known]
-        if not past.heads or any(waits(table.metadata.summary(one), outside=True) for one in left):
+        if not past.heads or any(waits(table.metadata.summary(one), external=True) for one in left):
             return
         upto = past.heads[-1].sequence_number
         note = NoteRemoved(topic.id, landing.accounted, upto, list(removed or ()), not past.complete)
@@ -226,8 +226,8 @@ class Outside:
 
     # -- commits -------------------------------------------------------------------------------------------------------
 
-    async def commit(self, topic: Topic, commit: Commit, removed: Sequence[LandedRange] | None = None) -> int | No:
-        """Make a commit current and tell the state; or that somebody was faster. `removed`: None if it is not known.
+    async def commit(self, topic: Topic, commit: Commit) -> int | No:
+        """Make a commit current and tell the state; or say that another writer was faster.
 
         Raises Unknown if it may have been made, Retry if it certainly was not.
         """
@@ -242,15 +242,15 @@ class Outside:
             except Unknown as error:
                 location = await self._looked_up(topic, commit, error)
             try:
-                table = await self._accept(topic, landing, location, commit, removed)
+                table = await self._accept(topic, landing, location, commit)
                 self._obsolete += await self.asked(self._unreachable, commit, table)
             except (Refused, Missing, Corrupt, Rejected, Retry) as error:
                 # The rows are in the table, and the state will be told when the cause is gone.
                 raise Unknown(f"{TABLE}{error}") from error
             return 1
 
-    def take_obsolete(self) -> list[str]:
-        """Files that our commits made unreachable, to be deleted after a grace."""
+    def take_obsolete(self, topic: Topic, commit: Commit) -> Sequence[str]:
+        """Also the files that commits of `fence` and of repairs made unreachable meanwhile."""
         taken, self._obsolete = self._obsolete, []
         return taken
 
@@ -282,7 +282,7 @@ class Outside:
             raise Unknown("the commit was made, and others since: they are judged next") from error
         return found.location
 
-    async def fence(self, topic: Topic) -> None:
+    async def fence(self, topic: Topic) -> bool:
         """Whatever a pipeline that is dead, or thought to be, has prepared cannot be committed any more (T12).
 
         Nobody keeps it from committing here, but what it prepared depends on `main`, which an empty commit moves; to
@@ -291,21 +291,18 @@ class Outside:
         table = await self.table(topic)
         if isinstance(table, Failed):
             raise Retry(table.reason)
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         commit = await self.asked(self.committer.append, table, [], [], now_ms=now_ms, write_metadata=False)
         outcome = await self.commit(topic, commit)
         if isinstance(outcome, No):
             await self.asked(self.store.delete, commit.written)
             raise Retry(outcome.message)
+        return True
 
     # -- small things --------------------------------------------------------------------------------------------------
 
     def _landing(self, topic: Topic) -> Landing | None:
         return self._replica.state.catalog.landings.get(topic.id)
-
-    def handle(self, topic_id: bytes) -> Found | None:
-        """The table as it was last loaded."""
-        return self._found.get(topic_id)
 
     def _lock(self, topic_id: bytes) -> asyncio.Lock:
         return self._locks.setdefault(topic_id, asyncio.Lock())
@@ -323,12 +320,6 @@ def check_place(root: str, location: str) -> None:
     """A table's metadata file lies in the table's folder. Raises Corrupt."""
     if root_of(location) != root or not location.startswith(f"{root}/"):
         raise Corrupt(f"the catalog says that its metadata is {location}, which is not in its folder {root}")
-
-
-def progress_of(table: Table) -> dict[int, int]:
-    """The first offset of each partition that is not in the table."""
-    packed = unpack_progress(table.metadata.properties[PROGRESS_PROPERTY])
-    return {partition: landed.end for partition, landed in packed.items()}
 
 
 def _added(commit: Commit) -> int | None:

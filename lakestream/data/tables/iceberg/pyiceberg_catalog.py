@@ -67,7 +67,7 @@ class Found:
     handle: "IcebergTable"
 
 
-class OtherCatalog:
+class PyIcebergCatalog:
     """The tables of one namespace. Opened with the first question, since the catalog may be down when we start."""
 
     def __init__(self, address: CatalogAddress) -> None:
@@ -76,7 +76,7 @@ class OtherCatalog:
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        return f"OtherCatalog({self.address.name!r}, {self.address.namespace!r})"
+        return f"PyIcebergCatalog({self.address.name!r}, {self.address.namespace!r})"
 
     def load(self, name: str) -> Found:
         """Raises Missing if there is no such table, or its metadata file is gone; Retry."""

@@ -6,52 +6,49 @@ gone for consumers then (C7), and a topic whose cause of being held has gone is 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY
 from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY
 from lakestream.errors import LakestreamError, Missing
-from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.landed import Departed
 from lakestream.model.catalog.tables import TablesPurged
 from lakestream.model.topics import Topic
-from lakestream.pipeline.external.external_catalog import Outside
+from lakestream.pipeline.landing.holds import hold
 from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.external_catalog import ExternalCatalog
 
 log = logging.getLogger(__name__)
 
-FOLLOW_EVERY_S = 2.0
+WATCH_EVERY_S = 2.0
 AT_ONCE = 8
-Hold = Callable[[bytes, str], Awaitable[None]]
 
 
-class Follower:
+class ExternalWatch:
     """Looks after all tables of one other catalog."""
 
-    def __init__(self, replica: Replica, outside: Outside, hold: Hold, clock: Clock) -> None:
+    def __init__(self, replica: Replica, catalog: ExternalCatalog) -> None:
         self._replica = replica
-        self._outside = outside
-        self._hold = hold
-        self._clock = clock
+        self._catalog = catalog
+        self._clock = catalog.clock
         self._again_at = 0.0
-        self._following: asyncio.Future[None] | None = None
+        self._looking: asyncio.Future[None] | None = None
         self._told: dict[bytes, str] = {}
 
     def close(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
 
     async def tick(self, at_once: bool) -> None:
         """Follow if it is time to, beside what else is done; the first time at once, so that rounds plan from it."""
-        if self._following is None or at_once:
-            self._following = asyncio.ensure_future(self.follow())
-            await self._following
-        elif self._following.done() and self._clock.monotonic() >= self._again_at:
-            self._following.result()
-            self._following = asyncio.ensure_future(self.follow())
+        if self._looking is None or at_once:
+            self._looking = asyncio.ensure_future(self.look_at_all())
+            await self._looking
+        elif self._looking.done() and self._clock.monotonic() >= self._again_at:
+            self._looking.result()
+            self._looking = asyncio.ensure_future(self.look_at_all())
 
-    async def follow(self) -> None:
+    async def look_at_all(self) -> None:
         """Look at every table once."""
         state = self._replica.state
         landings = state.catalog.landings
@@ -65,47 +62,47 @@ class Follower:
         await asyncio.gather(*(look(topic) for topic in topics))
         for uuid, departed in list(state.catalog.departed.items()):
             await self._see_off(uuid, departed)
-        self._again_at = self._clock.monotonic() + FOLLOW_EVERY_S
+        self._again_at = self._clock.monotonic() + WATCH_EVERY_S
 
     async def _look(self, topic: Topic) -> None:
         if topic.id not in self._replica.state.topics.by_id:
             return
-        table = await self._outside.table(topic)
+        table = await self._catalog.table(topic)
         if not isinstance(table, Failed):
             if self._told.pop(topic.id, ""):
                 log.info("topic %s: its table is as it should be again", topic.name)
             return
-        self._outside.committer.forget()
+        self._catalog.committer.forget()
         if self._told.get(topic.id) != table.reason:
             self._told[topic.id] = table.reason
             say = log.error if table.lasting else log.warning
             say("topic %s waits: %s", topic.name, table.reason)
         if table.lasting:
-            await self._hold(topic.id, table.reason)
+            await hold(self._replica, topic.id, table.reason)
 
     # -- deleted topics ------------------------------------------------------------------------------------------------
 
     async def _see_off(self, uuid: str, departed: Departed) -> None:
         """The table of a deleted topic is dropped, or kept under another name and belongs to nobody."""
-        outside = self._outside
+        external = self._catalog
         try:
             await self._drop_or_keep(uuid, departed)
             await self._replica.propose(TablesPurged([uuid]))
         except LakestreamError as error:
-            log.warning("the table of the deleted topic %s is left in %r: %s", departed.name, outside.catalog, error)
+            log.warning("the table of the deleted topic %s is left in %r: %s", departed.name, external.catalog, error)
 
     async def _drop_or_keep(self, uuid: str, departed: Departed) -> None:
-        outside = self._outside
+        external = self._catalog
         try:
-            found = await outside.asked(outside.catalog.load, departed.name)
+            found = await external.asked(external.catalog.load, departed.name)
         except Missing:
             return
         if str(found.handle.metadata.table_uuid) != uuid:
             return
         if not departed.keep:
-            await outside.asked(outside.catalog.drop, departed.name)
+            await external.asked(external.catalog.drop, departed.name)
             return
         unbound = {"action": "remove-properties", "removals": [TOPIC_ID_PROPERTY, PROGRESS_PROPERTY]}
-        await outside.asked(outside.catalog.commit, found.handle, [], [unbound])
+        await external.asked(external.catalog.commit, found.handle, [], [unbound])
         kept = f"{departed.name}-{departed.topic_id.hex()}"
-        await outside.asked(outside.catalog.rename, departed.name, kept)
+        await external.asked(external.catalog.rename, departed.name, kept)
