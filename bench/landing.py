@@ -41,7 +41,7 @@ from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits, choose, divide
 from lakestream.pipeline.landing.sweeper import Sweeper
-from lakestream.pipeline.landing.tasks import Places, describe, pack_task
+from lakestream.pipeline.landing.tasks import RoundPlaces, describe, pack_task
 from lakestream.pipeline.landing.worker import land_task
 from lakestream.pipeline.spark.session import Spark
 from lakestream.pipeline.tables.topic_tables import TopicTables, open_tables
@@ -125,7 +125,7 @@ class World:
         works = choose(state, [state.topics.by_name[topic].id], RoundLimits(round_bytes=1 << 40))
         sources = sources_of(state.cluster, state.streams.objects, works)
         folders = {work.topic_id: f"{self.root}/plain/{topic}-{time.monotonic_ns()}" for work in works}
-        places = Places(self.root, sources, folders, {})
+        places = RoundPlaces(self.root, sources, folders, {})
         shares = divide(works, 2, LIMITS)
         return [pack_task(describe(number, share, places)) for number, share in enumerate(shares)]
 

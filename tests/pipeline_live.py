@@ -24,7 +24,7 @@ from lakestream.pipeline.landing.driver import Driver
 from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits
-from lakestream.pipeline.landing.rounds import Engine, Here
+from lakestream.pipeline.landing.rounds import Engine, LocalEngine
 from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.tables.external_catalog import ExternalCatalog
 from lakestream.pipeline.tables.topic_tables import TopicTables, committer_of, open_tables
@@ -111,6 +111,6 @@ async def start_pipeline(
     tables = open_tables(replica, store, lambda: warehouse, clock, random, external)
     lander, sweeper = Lander(replica, tables), Sweeper(replica, tables)
     freshness = Freshness(FreshnessLimits())
-    driver = Driver(replica, lander, sweeper, engine or Here(), clock, freshness, limits or RoundLimits(), root)
+    driver = Driver(replica, lander, sweeper, engine or LocalEngine(), clock, freshness, limits or RoundLimits(), root)
     membership.settled = driver.settled
     return TestPipeline(replica, membership, tables, lander, driver, store)

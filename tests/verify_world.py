@@ -40,7 +40,7 @@ from lakestream.pipeline.landing.driver import Driver
 from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits
-from lakestream.pipeline.landing.rounds import Here
+from lakestream.pipeline.landing.rounds import LocalEngine
 from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.tables.topic_tables import open_tables
 from lakestream.process.clock import SystemClock
@@ -126,7 +126,7 @@ class VerifyWorld:
         )
         freshness = Freshness(FreshnessLimits())
         lander, sweeper = Lander(replica, self.tables), Sweeper(replica, self.tables)
-        self.driver = Driver(replica, lander, sweeper, Here(), clock, freshness, RoundLimits(), root)
+        self.driver = Driver(replica, lander, sweeper, LocalEngine(), clock, freshness, RoundLimits(), root)
         membership.settled = self.driver.settled
         self.beating = asyncio.ensure_future(membership.run())
         self.ready.set()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogAddress, PyIcebergCatalog
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import LakestreamError
@@ -25,7 +25,7 @@ from lakestream.model.catalog.care import NotePipeline
 from lakestream.model.catalog.names import Warehouse, warehouse_uri
 from lakestream.model.commands import Register
 from lakestream.model.levels import NEWEST
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.landing.driver import Driver
@@ -46,7 +46,7 @@ ROLE = "pipeline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ServiceOptions:
     """How a pipeline runs."""
 
     root: str
@@ -59,8 +59,8 @@ class Options:
     limits: RoundLimits = field(default_factory=RoundLimits)
     freshness: FreshnessLimits = field(default_factory=FreshnessLimits)
     care: CareLimits = field(default_factory=CareLimits)
-    schedule: Schedule = field(default_factory=Schedule)
-    history: History = field(default_factory=History)
+    schedule: CareSchedule = field(default_factory=CareSchedule)
+    history: SnapshotHistory = field(default_factory=SnapshotHistory)
     catalog: CatalogAddress | None = None
     """Where tables are made, if not in our own catalog."""
     drain_s: float = 10.0
@@ -97,7 +97,9 @@ class OneAtATime(Membership):
 class Pipeline:
     """The parts of one process."""
 
-    def __init__(self, command_log: CommandLog, wal: Wal, clock: Clock, random: Random, options: Options) -> None:
+    def __init__(
+        self, command_log: CommandLog, wal: Wal, clock: Clock, random: Random, options: ServiceOptions
+    ) -> None:
         self._options = options
         self._clock = clock
         self._random = random
@@ -143,7 +145,7 @@ class Pipeline:
     async def _work(self, spark: Spark, on_ready: Callable[[], None]) -> int:
         await asyncio.to_thread(spark.warm_up, land_task)
         options, replica = self._options, self.replica
-        store = wider_store(options.root, replica, options.catalog)
+        store = store_with_external(options.root, replica, options.catalog)
         external = self._external(store)
         tables = open_tables(
             replica, store, self._warehouse, self._clock, self._random, external, options.history
@@ -194,7 +196,7 @@ class Pipeline:
         return Warehouse(warehouse_uri(self._options.root, self.replica.state.cluster))
 
 
-def wider_store(root: str, replica: Replica, catalog: CatalogAddress | None) -> WiderStore:
+def store_with_external(root: str, replica: Replica, catalog: CatalogAddress | None) -> WiderStore:
     """The cluster's store, with the folders that another catalog has placed tables in."""
     return WiderStore(
         open_table_store(root),

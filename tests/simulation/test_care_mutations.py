@@ -20,7 +20,7 @@ from lakestream.pipeline.care.kept_rows import keep_from
 from lakestream.pipeline.care.orphans import Orphans
 from lakestream.pipeline.care.requests import CareRequests
 from lakestream.pipeline.care.results import Result
-from lakestream.pipeline.care.unused_since import Leftovers
+from lakestream.pipeline.care.unused_files import UnusedFiles
 from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.tables.iceberg_format import IcebergFormat
 from lakestream.testing.lake.pipeline_node import PipelineClasses, QuickDriver, TrustingJobs
@@ -40,7 +40,7 @@ def test_files_that_go_before_their_readers_are_noticed_T11() -> None:
 
 
 def test_what_another_pipeline_let_go_just_now_is_not_swept_T11(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leftovers, "due", lambda _self, _topic, _search, found, _grace: list(found))
+    monkeypatch.setattr(UnusedFiles, "due", lambda _self, _topic, _search, found, _grace: list(found))
     assert READ in first_violation(("crash between any two steps", "everything"))
 
 
@@ -77,7 +77,7 @@ def test_what_is_never_swept_nor_found_is_noticed_C10(monkeypatch: pytest.Monkey
 class NeverLooksForUnborn(Caretaker):
     """Breaks C10: the first file of a table that its maker died with stays for ever."""
 
-    async def remove_unborn(self) -> int:
+    async def remove_unbound(self) -> int:
         return 0
 
 

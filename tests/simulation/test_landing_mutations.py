@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow")
 from lakestream.data.tables.files.file_stats import FileStats
 from lakestream.data.tables.iceberg import committer
 from lakestream.data.tables.iceberg.commit import Commit
-from lakestream.data.tables.iceberg.progress import Landed
+from lakestream.data.tables.iceberg.progress import LandedOffsets
 from lakestream.data.tables.iceberg.reachable_files import reachable_from
 from lakestream.errors import LakestreamError, Unknown
 from lakestream.model.catalog import tables
@@ -176,7 +176,7 @@ class LandsWhateverLanded(Lander):
 def test_a_range_that_lands_twice_is_noticed_T7(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "landing_problem", lambda *_: None)
     def whatever_landed(progress: Any, ranges: Any) -> Any:
-        return {**progress, **{one.partition: Landed(one.end) for one in ranges}}
+        return {**progress, **{one.partition: LandedOffsets(one.end) for one in ranges}}
 
     monkeypatch.setattr(committer, "advance", whatever_landed)
     said = first_violation(("calm", "paused"), pipeline=PipelineClasses(lander=LandsWhateverLanded))

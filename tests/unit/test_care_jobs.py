@@ -17,7 +17,7 @@ from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.results import NotDone
-from lakestream.pipeline.landing.rounds import Here, Work
+from lakestream.pipeline.landing.rounds import LocalEngine, Work
 from tests.care_world import CareWorld, care_jobs, quiet, start_world
 from tests.unit.test_pipeline_landing import data_files, values
 
@@ -213,7 +213,7 @@ async def test_the_snapshot_that_a_long_job_began_with_stays_until_the_job_is_ov
     iceberg, base = world.pipeline.tables.format, world.metadata("a").current_snapshot_id
     seen: list[frozenset[int]] = []
 
-    class Slow(Here):
+    class Slow(LocalEngine):
         def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
             seen.append(iceberg.protected(topic_id, Table("", world.metadata("a"))))
             return super().run(work, tasks)

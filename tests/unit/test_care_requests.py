@@ -13,13 +13,13 @@ import pytest
 from lakestream.data.tables.conditions.process import ConditionProcess, check_apart
 from lakestream.model.catalog.care import DONE, FAILED, RUNNING, CareRequest, RequestCare
 from lakestream.model.state import dump, load
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.requests import attempts_of
 from lakestream.pipeline.care.tasks import CareFailed, unpack_care_answer, unpack_care_task
 from lakestream.pipeline.care.worker import care_in, care_task
-from lakestream.pipeline.landing.rounds import Here, JobFailed, Work
+from lakestream.pipeline.landing.rounds import JobFailed, LocalEngine, Work
 from lakestream.process.clock import SystemClock
 from tests.care_world import CareWorld, start_world
 from tests.pipeline_live import TestPipeline, start_pipeline
@@ -29,7 +29,7 @@ from tests.unit.test_condition_process import FOR_EVER, FOR_EVER_ON_ROWS
 FIRST, SECOND = b"1" * 16, b"2" * 16
 
 
-class Moody(Here):
+class Moody(LocalEngine):
     """An engine whose jobs of care hang until they are cancelled, or fail, as often as it is told."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def caretaker(
     one = pipeline or world.pipeline
     limits, clock = CareLimits(), clock or Stepped()
     jobs = kind(one.tables, one.driver, one.driver._engine, limits, f"file://{world.folder}")
-    return Caretaker(one.replica, one.tables, jobs, clock, Random(6), limits, Schedule(enabled=False, hang_s=0.05))
+    return Caretaker(one.replica, one.tables, jobs, clock, Random(6), limits, CareSchedule(enabled=False, hang_s=0.05))
 
 
 async def until(check: Callable[[], bool]) -> None:

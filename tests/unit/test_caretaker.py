@@ -15,7 +15,7 @@ from lakestream.errors import Rejected
 from lakestream.model.catalog.tables import HoldTopic
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.pipeline.care import caretaker as care_module
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.diagnosis import diagnose
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.results import NotDone
@@ -28,7 +28,7 @@ from tests.unit.test_pipeline_landing import data_files, values
 
 def caretaker(
     world: CareWorld, pipeline: TestPipeline | None = None, limits: CareLimits | None = None,
-    schedule: Schedule | None = None,
+    schedule: CareSchedule | None = None,
 ) -> Caretaker:  # fmt: skip
     return care_world.caretaker(pipeline or world.pipeline, world.folder, limits, schedule)
 
@@ -42,7 +42,7 @@ async def world(tmp_path: Path) -> AsyncIterator[CareWorld]:
 
 @asynccontextmanager
 async def caring(world: CareWorld) -> AsyncIterator[None]:
-    running = asyncio.create_task(caretaker(world, schedule=Schedule(enabled=False)).run())
+    running = asyncio.create_task(caretaker(world, schedule=CareSchedule(enabled=False)).run())
     try:
         yield
     finally:
@@ -229,7 +229,7 @@ async def test_what_a_killed_pipeline_had_still_to_delete_is_found_by_the_next_o
     await world.jobs.optimize(topic_id, quiet, asked=True)
     await world.jobs.expire(topic_id, 0)
     folder = Path(world.metadata("a").location.removeprefix("file://"))
-    assert world.pipeline.tables.unreached
+    assert world.pipeline.tables.obsolete
     before = files_in(folder)
     await caretaker(world).remove_orphans(topic_id, None, dry_run=False)
     assert files_in(folder) == before, "they have their grace while this pipeline lives"
@@ -389,7 +389,7 @@ async def test_t14_files_are_left_as_they_are_for_a_while_after_others_changed_t
     limits = CareLimits(small_files=4)
     await caretaker(world, limits=limits).step()
     assert len(world.files("a")) == 5
-    await caretaker(world, limits=limits, schedule=Schedule(others_rest_s=0.0)).step()
+    await caretaker(world, limits=limits, schedule=CareSchedule(others_rest_s=0.0)).step()
     assert len(world.files("a")) == 1
 
 
@@ -411,7 +411,7 @@ async def test_care_that_fails_again_and_again_says_why_until_it_succeeds(world:
     topic_id = await filled(world)
     lost, aside = world.files("a")[0].removeprefix("file://"), world.folder / "aside"
     os.rename(lost, aside)
-    care = caretaker(world, limits=CareLimits(small_files=2), schedule=Schedule(again_s=0.0))
+    care = caretaker(world, limits=CareLimits(small_files=2), schedule=CareSchedule(again_s=0.0))
     await care.step()
     assert "ok" in (await world.command("list")).output, "once may be a race"
     await care.step()
@@ -451,14 +451,14 @@ async def test_tables_that_were_never_bound_are_looked_for_once_for_all_who_ask(
 ) -> None:
     for topic in "abc":
         await filled(world, topic, rounds=1)
-    care, looks = caretaker(world, schedule=Schedule(enabled=False)), []
-    right = care.remove_unborn
+    care, looks = caretaker(world, schedule=CareSchedule(enabled=False)), []
+    right = care.remove_unbound
 
-    async def remove_unborn() -> int:
+    async def remove_unbound() -> int:
         looks.append(await right())
         return looks[-1]
 
-    monkeypatch.setattr(care, "remove_unborn", remove_unborn)
+    monkeypatch.setattr(care, "remove_unbound", remove_unbound)
     assert (await world.command("orphans", "--dry-run", "--no-wait")).exit_code == 0
     await world.pipeline.replica.catch_up()
     await care.step()

@@ -16,7 +16,7 @@ from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.data.tables.foreign.allowed_changes import Refused
 from lakestream.data.tables.foreign.rows import judge_rows
 from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.repair import lost_files
@@ -35,7 +35,7 @@ def caretaker(world: VerifyWorld) -> Caretaker:
     limits, clock = CareLimits(), SystemClock()
     jobs = CareJobs(world.tables, world.driver, world.driver._engine, limits, f"file://{world.folder}")
     world.call(world.replica.catch_up())
-    return Caretaker(world.replica, world.tables, jobs, clock, Random(6), limits, Schedule(orphans_first_s=0.0))
+    return Caretaker(world.replica, world.tables, jobs, clock, Random(6), limits, CareSchedule(orphans_first_s=0.0))
 
 
 def update(world: VerifyWorld, topic: str, offset: int) -> None:

@@ -16,7 +16,7 @@ from lakestream.pipeline.landing import driver as driver_module
 from lakestream.pipeline.landing.freshness import ENABLED, FRESHNESS
 from lakestream.pipeline.landing.holds import HELD_BY_US
 from lakestream.pipeline.landing.planner import RoundLimits
-from lakestream.pipeline.landing.rounds import Here, JobFailed, Work
+from lakestream.pipeline.landing.rounds import JobFailed, LocalEngine, Work
 from tests.core import TestBroker, batch
 from tests.pipeline_live import TestPipeline, live_files, start_both, start_pipeline
 
@@ -102,7 +102,7 @@ async def test_many_topics_land_in_one_round_each_by_its_own_command(tmp_path: P
     await broker.stop()
 
 
-class Mortal(Here):
+class Mortal(LocalEngine):
     """An engine that dies, or lets a topic kill its worker."""
 
     def __init__(self, poison: bytes = b"") -> None:
@@ -377,7 +377,7 @@ async def test_of_many_topics_some_are_committed_while_workers_write_files_of_th
     monkeypatch.setattr(driver_module, "WAVE_TOPICS", 2)
     waited: list[bool] = []
 
-    class Overlapping(Here):
+    class Overlapping(LocalEngine):
         def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
             answers = super().run(work, tasks)
             waited.append(not waited or landed.wait(30))

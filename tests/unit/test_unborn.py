@@ -48,9 +48,9 @@ async def test_it_goes_when_its_makers_epoch_is_over(tmp_path: Path, monkeypatch
     before = files_in(tmp_path)
     await half_made(world, monkeypatch, Unknown("the answer was lost"))
     assert len(files_in(tmp_path)) == len(before) + 1
-    assert await caretaker(world.pipeline, tmp_path).remove_unborn() == 0, "the command may still come"
+    assert await caretaker(world.pipeline, tmp_path).remove_unbound() == 0, "the command may still come"
     second = await another(world)
-    assert await caretaker(second, tmp_path).remove_unborn() == 1
+    assert await caretaker(second, tmp_path).remove_unbound() == 1
     assert files_in(tmp_path) == before and second.rows("a").num_rows == 20
     await second.stop()
     await world.stop()
@@ -101,6 +101,6 @@ async def test_what_is_bound_or_somebody_elses_stays(tmp_path: Path) -> None:
     world.pipeline.store.put(f"{dropped.rpartition('/metadata/')[0]}/data/1-1-1/x.parquet", b"rows")
     before = files_in(tmp_path)
     second = await another(world)
-    assert await caretaker(second, tmp_path).remove_unborn() == 0 and files_in(tmp_path) == before
+    assert await caretaker(second, tmp_path).remove_unbound() == 0 and files_in(tmp_path) == before
     await second.stop()
     await world.stop()

@@ -23,7 +23,7 @@ _FIRST = re.compile(r"/metadata/0+-[^/]*\.metadata\.json$")
 _MAKER = re.compile(r"(\d{1,10})-(\d{1,10})")
 
 
-class Unbound(NamedTuple):
+class UnboundTable(NamedTuple):
     """The only file of a folder that belongs to no table, and who wrote it."""
 
     uri: str
@@ -36,13 +36,13 @@ def maker(member: int, epoch: int) -> str:
     return f"{member}-{epoch}"
 
 
-def find_unbound(store: TableStore, place: str, known: Collection[str]) -> list[Unbound]:
+def find_unbound(store: TableStore, place: str, known: Collection[str]) -> list[UnboundTable]:
     """Look into all folders below `place` but the known ones. Blocking; raises Retry."""
     found = (_unbound(store, folder) for folder in store.folders(f"{place}/") if folder not in known)
     return [one for one in found if one is not None]
 
 
-def _unbound(store: TableStore, folder: str) -> Unbound | None:
+def _unbound(store: TableStore, folder: str) -> UnboundTable | None:
     files = store.list(f"{folder}/")
     if len(files) != 1 or not _FIRST.search(files[0][0]):
         return None
@@ -51,10 +51,10 @@ def _unbound(store: TableStore, folder: str) -> Unbound | None:
         told = _MAKER.fullmatch(TableMetadata.parse(store.get(uri)).properties.get(MAKER_PROPERTY, ""))
     except (Missing, Corrupt):
         return None
-    return Unbound(uri, int(told[1]), int(told[2])) if told else None
+    return UnboundTable(uri, int(told[1]), int(told[2])) if told else None
 
 
-def judge_unborn(found: Collection[Unbound], state: State) -> list[str]:
+def judge_unbound(found: Collection[UnboundTable], state: State) -> list[str]:
     """Those that no command can bind any more. The state is folded to the end after they were found."""
     known = state.catalog.places()
     over = (one for one in found if epoch_is_over(state, one.member, one.epoch))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from lakestream.data.tables.iceberg.live_files import LiveFile, LiveFiles
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.data.tables.iceberg.snapshots_since import Run, runs, since
+from lakestream.data.tables.iceberg.snapshots_since import SnapshotRun, runs_to_compare, unaccounted_snapshots
 from lakestream.data.tables.reading.position_deletes import parse_deletes
 from lakestream.errors import Corrupt, Missing
 from lakestream.metadata.replica import Replica
@@ -21,7 +21,7 @@ from lakestream.model.catalog.tables import NoteRemoved
 from lakestream.model.reasons import No
 from lakestream.pipeline.care.results import Lost, NotDone, Progress, Result
 from lakestream.pipeline.care.task_runs import CareRuns
-from lakestream.pipeline.care.tasks import DIGEST, CareFile, Rows
+from lakestream.pipeline.care.tasks import DIGEST, CareFile, CountedRows
 from lakestream.pipeline.landing.tasks import Failed
 from lakestream.pipeline.tables.topic_tables import TopicTables
 
@@ -33,19 +33,20 @@ Span = tuple[int, int]
 class Accounts:
     """Keeps the accounts of all tables."""
 
-    def __init__(self, replica: Replica, tables: TopicTables, runs: CareRuns) -> None:
+    def __init__(self, replica: Replica, tables: TopicTables, runs_to_compare: CareRuns) -> None:
         self._replica = replica
         self._tables = tables
-        self._runs = runs
+        self._runs = runs_to_compare
 
     def due(self, topic_id: bytes, table: Table) -> bool:
         """Whether others have committed something that is not accounted for."""
         landing = self._replica.state.catalog.landings.get(topic_id)
         if landing is None:
             return False
-        past = since(table.metadata, landing.accounted)
+        unaccounted = unaccounted_snapshots(table.metadata, landing.accounted)
         external = self._tables.is_external(topic_id)
-        return not past.complete or bool(runs(past, table.metadata, landing.accounted, external=external))
+        runs = runs_to_compare(unaccounted, table.metadata, landing.accounted, external=external)
+        return not unaccounted.complete or bool(runs)
 
     async def settle(self, topic_id: bytes, progress: Progress) -> Result:
         """Account for all snapshots there are, one run after the other."""
@@ -55,21 +56,21 @@ class Accounts:
             raise NotDone(table.reason)
         metadata = table.metadata
         landing = self._replica.state.catalog.landings[topic_id]
-        past = since(metadata, landing.accounted)
+        unaccounted = unaccounted_snapshots(metadata, landing.accounted)
         external = self._tables.is_external(topic_id)
         # Each note holds on top of what was accounted for when we looked: another pipeline may do the same meanwhile.
-        accounted, unproven = landing.accounted, not past.complete
-        for run in runs(past, metadata, landing.accounted, external=external):
+        accounted, unproven = landing.accounted, not unaccounted.complete
+        for run in runs_to_compare(unaccounted, metadata, landing.accounted, external=external):
             removed, sure = await self._judge(table, run, progress)
             note = NoteRemoved(topic_id, accounted, run.last.sequence_number, removed, unproven or not sure)
             await self._note(note)
             accounted, unproven = run.last.sequence_number, False
             result.count(snapshots=1, rows_removed=sum(one.records for one in removed))
-        if unproven and past.heads:
-            await self._note(NoteRemoved(topic_id, accounted, past.heads[-1].sequence_number, [], True))
+        if unproven and unaccounted.heads:
+            await self._note(NoteRemoved(topic_id, accounted, unaccounted.heads[-1].sequence_number, [], True))
         return result
 
-    async def _judge(self, table: Table, run: Run, progress: Progress) -> tuple[list[LandedRange], bool]:
+    async def _judge(self, table: Table, run: SnapshotRun, progress: Progress) -> tuple[list[LandedRange], bool]:
         """What snapshots did, and whether that is sure."""
         if not run.known:
             return [], False
@@ -93,7 +94,7 @@ class Accounts:
             differ |= parse_deletes(self._tables.files.store.get(path)).keys()
         return set(differ)
 
-    async def _rows(self, table: Table, side: LiveFiles, differ: set[str], progress: Progress) -> list[Rows]:
+    async def _rows(self, table: Table, side: LiveFiles, differ: set[str], progress: Progress) -> list[CountedRows]:
         files = [file for path, file in sorted(side.data.items()) if path in differ]
         tasks = [
             self._runs.task(table, number, DIGEST, [_source(side, file) for file in some])
@@ -112,7 +113,9 @@ def _source(side: LiveFiles, file: LiveFile) -> CareFile:
     return CareFile(file.path, file.size, file.rows, [one.path for one in side.deletes_of(file)])
 
 
-def difference(had: Iterable[Rows], has: Iterable[Rows], *, rewritten: bool) -> tuple[list[LandedRange], bool]:
+def difference(
+    had: Iterable[CountedRows], has: Iterable[CountedRows], *, rewritten: bool
+) -> tuple[list[LandedRange], bool]:
     """Rows that were there and are not, or are others; False if there are more than there were.
 
     `rewritten`: there are files that were not there, so any row of the old ones may be another one now. Else rows only
@@ -122,7 +125,7 @@ def difference(had: Iterable[Rows], has: Iterable[Rows], *, rewritten: bool) -> 
     found: list[LandedRange] = []
     sure = after.keys() <= before.keys()
     for partition, old in sorted(before.items()):
-        new = after.get(partition, Rows(partition, [], 0, 0))
+        new = after.get(partition, CountedRows(partition, [], 0, 0))
         records, digest = old.records - new.records, (old.digest - new.digest) % 2**64
         sure &= records >= 0
         if records < 0 or (records == 0 and digest == 0):
@@ -132,12 +135,12 @@ def difference(had: Iterable[Rows], has: Iterable[Rows], *, rewritten: bool) -> 
     return found, sure
 
 
-def _summed(parts: Iterable[Rows]) -> dict[int, Rows]:
-    found: dict[int, Rows] = {}
+def _summed(parts: Iterable[CountedRows]) -> dict[int, CountedRows]:
+    found: dict[int, CountedRows] = {}
     for rows in parts:
-        known = found.get(rows.partition, Rows(rows.partition, [], 0, 0))
+        known = found.get(rows.partition, CountedRows(rows.partition, [], 0, 0))
         offsets = joined([*known.offsets, *rows.offsets])
-        found[rows.partition] = Rows(
+        found[rows.partition] = CountedRows(
             rows.partition, offsets, known.records + rows.records, (known.digest + rows.digest) % 2**64
         )
     return found

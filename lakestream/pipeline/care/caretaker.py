@@ -25,7 +25,7 @@ from lakestream.model.catalog.care import TEXT_MAX, CareRequest, NoteCare
 from lakestream.model.catalog.names import STREAMS, root_of, warehouse_uri
 from lakestream.model.catalog.tables import CatalogTable, HoldTopic
 from lakestream.model.topics import Topic
-from lakestream.pipeline.care.abandoned_tables import find_unbound, judge_unborn
+from lakestream.pipeline.care.abandoned_tables import find_unbound, judge_unbound
 from lakestream.pipeline.care.accounts import Accounts
 from lakestream.pipeline.care.diagnosis import Diagnosis, diagnose
 from lakestream.pipeline.care.jobs import CareJobs
@@ -33,9 +33,9 @@ from lakestream.pipeline.care.kept_rows import keep_from
 from lakestream.pipeline.care.orphans import OTHERS_MS, Listed, Orphans, judge_orphans, over_by
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.repair import Tools, repair
-from lakestream.pipeline.care.requests import CareRequests, log_failure, told
+from lakestream.pipeline.care.requests import CareRequests, log_failure, reason_of
 from lakestream.pipeline.care.results import NotDone, Progress, Result
-from lakestream.pipeline.care.unused_since import ORPHANS
+from lakestream.pipeline.care.unused_files import ORPHANS
 from lakestream.pipeline.landing.tasks import Failed
 from lakestream.pipeline.tables.topic_tables import TopicTables
 
@@ -49,7 +49,7 @@ PILED_UP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class CareSchedule:
     """What is done without being asked."""
 
     enabled: bool = True
@@ -84,7 +84,7 @@ class Caretaker:
 
     def __init__(
         self, replica: Replica, tables: TopicTables, jobs: CareJobs, clock: Clock, random: Random, limits: CareLimits,
-        schedule: Schedule,
+        schedule: CareSchedule,
     ) -> None:  # fmt: skip
         self._replica = replica
         self._tables = tables
@@ -97,8 +97,8 @@ class Caretaker:
         self._seen: dict[bytes, _Seen] = {}
         self._began_s = clock.monotonic()
         self.requests = CareRequests(replica, clock, self._do, schedule.hang_s)
-        self._unborn_s = self._began_s + schedule.orphans_first_s
-        self._no_unborn = False
+        self._unbound_s = self._began_s + schedule.orphans_first_s
+        self._unbound_removed = False
         """Somebody looked during this step: once is enough for all who ask at a time."""
 
     async def run(self) -> None:
@@ -117,16 +117,16 @@ class Caretaker:
         """What was asked for, then one look at all tables."""
         if not self._replica.epoch:
             return
-        self._no_unborn = False
+        self._unbound_removed = False
         for request in self._replica.state.care.waiting():
             await self.requests.answer(request)
         if self._schedule.enabled:
             for topic_id in list(self._replica.state.catalog.landings):
                 await self._look_after(topic_id)
-            if self._clock.monotonic() >= self._unborn_s:
-                self._unborn_s = self._clock.monotonic() + self._schedule.again_s
-                await self.remove_unborn()
-                self._unborn_s = self._clock.monotonic() + self._schedule.orphans_every_s
+            if self._clock.monotonic() >= self._unbound_s:
+                self._unbound_s = self._clock.monotonic() + self._schedule.again_s
+                await self.remove_unbound()
+                self._unbound_s = self._clock.monotonic() + self._schedule.orphans_every_s
 
     # -- by request ---------------------------------------------------------------------------------------------------
 
@@ -146,9 +146,9 @@ class Caretaker:
                 await self._settle(topic_id, progress)
                 return await self._jobs.expire(topic_id, age_ms)
             case "orphans":
-                if arguments.get("dry_run") != "true" and not self._no_unborn:
-                    await self.remove_unborn()
-                    self._no_unborn = True
+                if arguments.get("dry_run") != "true" and not self._unbound_removed:
+                    await self.remove_unbound()
+                    self._unbound_removed = True
                 return await self.remove_orphans(topic_id, age_ms, dry_run=arguments.get("dry_run") == "true")
             case "repair":
                 return await self.repair(topic_id, accept_loss=arguments.get("accept_loss") == "true")
@@ -169,10 +169,10 @@ class Caretaker:
         try:
             await self._care_for(topic, seen)
         except Exception as error:
-            log_failure(error, "the table of topic %s is taken care of later: %s", topic.name, told(error))
+            log_failure(error, "the table of topic %s is taken care of later: %s", topic.name, reason_of(error))
             seen.failures += 1
             if seen.failures >= IN_A_ROW:
-                await self._note(topic_id, told(error))
+                await self._note(topic_id, reason_of(error))
         else:
             seen.failures = 0
             await self._note(topic_id, "")
@@ -255,7 +255,7 @@ class Caretaker:
         before_ms = self._clock.wall_ms() - (self._schedule.others_ms if older_than_ms is None else older_than_ms)
         found = await self._judge_orphans(topic_id, listed, before_ms)
         grace_s = self._jobs.grace_s if older_than_ms is None else 0.0
-        ours = tables.leftovers.due(topic_id, ORPHANS, found.ours, grace_s)
+        ours = tables.unused.due(topic_id, ORPHANS, found.ours, grace_s)
         spared = len(found.ours) - len(ours)
         if ours and not dry_run and await tables.fence(topic_id):
             found = await self._judge_orphans(topic_id, listed, before_ms)
@@ -271,17 +271,17 @@ class Caretaker:
         figures = {"ours": len(ours), "others": len(found.others), "spared": spared, "bytes": size}
         return Result("; ".join(said), figures)
 
-    async def remove_unborn(self) -> int:
+    async def remove_unbound(self) -> int:
         """Delete the tables that were never bound to a topic (abandoned_tables.py), and return their number."""
         files = self._tables.files
         place = f"{warehouse_uri(files.store.root, self._replica.state.cluster)}/{STREAMS}"
         found = await files.off(find_unbound, files.store, place, self._replica.state.catalog.places())
         await self._replica.catch_up()
-        unborn = judge_unborn(found, self._replica.state)
-        await files.off(files.store.delete, unborn)
-        if unborn:
-            log.info("removed the first files of %d tables that were never bound to their topics", len(unborn))
-        return len(unborn)
+        unbound = judge_unbound(found, self._replica.state)
+        await files.off(files.store.delete, unbound)
+        if unbound:
+            log.info("removed the first files of %d tables that were never bound to their topics", len(unbound))
+        return len(unbound)
 
     async def _judge_orphans(self, topic_id: bytes, listed: Listed, before_ms: int) -> Orphans:
         over = over_by(listed, self._replica.state)
@@ -289,7 +289,7 @@ class Caretaker:
         known = await tables.files.off(reachable_from, tables.files.store, location)
         # An external catalog names the metadata files by its own rules.
         newest = "" if tables.is_external(topic_id) else location
-        spared = tables.unreached.waiting()
+        spared = tables.obsolete.waiting()
         return judge_orphans(listed, over, known, newest, before_ms=before_ms, spared=spared)
 
     async def repair(self, topic_id: bytes, *, accept_loss: bool) -> Result:
@@ -304,7 +304,7 @@ class Caretaker:
         await self._settle(topic_id, quiet)
         found: Diagnosis = await tables.files.off(diagnose, tables, self._replica.state, topic, self._bound(topic_id))
         if not found.healthy:
-            raise NotDone(found.told())
+            raise NotDone(found.text())
         result = Result(figures={"files": found.files, "rows": found.rows})
         said = [*done, "all files are there, and agree with the state"]
         if self._replica.state.catalog.landings[topic_id].held:
@@ -327,8 +327,8 @@ async def quiet(_: str) -> None:
 def _counts(metadata: TableMetadata) -> tuple[int, int]:
     """Data files and delete files, as the newest summary says."""
     summary = metadata.summary(metadata.current_snapshot_id) if metadata.current_snapshot_id is not None else {}
-    told = (summary.get(name, "") for name in ("total-data-files", "total-delete-files"))
-    files, deletes = (int(text) if text.isdecimal() else 0 for text in told)
+    reason_of = (summary.get(name, "") for name in ("total-data-files", "total-delete-files"))
+    files, deletes = (int(text) if text.isdecimal() else 0 for text in reason_of)
     return files, deletes
 
 

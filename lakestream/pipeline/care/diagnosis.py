@@ -32,7 +32,7 @@ class Diagnosis:
     def healthy(self) -> bool:
         return not self.problems and not self.lost and not self.lost_deletes
 
-    def told(self) -> str:
+    def text(self) -> str:
         said = list(self.problems)
         if self.lost:
             names = ", ".join(file.path for file in self.lost[:NAMED_MAX])

@@ -20,8 +20,8 @@ from lakestream.data.tables.iceberg.summaries import OPTIMIZE
 from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER
 from lakestream.errors import LakestreamError
 from lakestream.model.catalog.landed import LandedRange
-from lakestream.pipeline.care.layout import Layout, users_layout
-from lakestream.pipeline.care.plan import CareLimits, Group, to_drop, to_rewrite
+from lakestream.pipeline.care.layout import UserLayout, users_layout
+from lakestream.pipeline.care.plan import CareLimits, RewriteGroup, to_drop, to_rewrite
 from lakestream.pipeline.care.results import NotDone, NothingToDo, Progress, Result
 from lakestream.pipeline.care.sweep import RoundName
 from lakestream.pipeline.care.table_picture import Picture, take_picture
@@ -32,7 +32,7 @@ from lakestream.pipeline.care.tasks import (
     MERGE,
     Cared,
     CareTask,
-    Rows,
+    CountedRows,
     Scattered,
 )
 from lakestream.pipeline.landing.driver import Driver
@@ -115,7 +115,9 @@ class CareJobs:
         result.text = "; ".join([*said, result.text] if result.text else said)
         return result
 
-    def _merge(self, picture: Picture, group: Group, name: RoundName, number: int, layout: Layout) -> CareTask:
+    def _merge(
+        self, picture: Picture, group: RewriteGroup, name: RoundName, number: int, layout: UserLayout
+    ) -> CareTask:
         return self.runs.task(
             picture.table, number, MERGE, [picture.source(file) for file in group.files],
             folder=self._folder(picture.table, name), split=group.split and not layout.spec,
@@ -300,7 +302,7 @@ def new_files(made: Sequence[FileStats], places: Sequence[Mapping[str, object]],
     ]
 
 
-def removed_ranges(parts: Iterable[Rows]) -> list[LandedRange]:
+def removed_ranges(parts: Iterable[CountedRows]) -> list[LandedRange]:
     """Rows that go, as the state notes them: for each partition where they lie, how many, and their hashes (T16)."""
     found: dict[int, LandedRange] = {}
     for rows in parts:

@@ -12,7 +12,7 @@ from lakestream.pipeline.care.tasks import PLACES_MAX, SpecField
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class UserLayout:
     """How a user wants his table to lie, and what of it cannot be done."""
 
     target: Target
@@ -21,7 +21,7 @@ class Layout:
     problem: str
 
 
-def users_layout(metadata: TableMetadata, scattered: int | None = None) -> Layout:
+def users_layout(metadata: TableMetadata, scattered: int | None = None) -> UserLayout:
     """`scattered`: a partition spec that was found to make too many files."""
     spec, order = users_spec(metadata), users_order(metadata)
     problems = []
@@ -31,7 +31,7 @@ def users_layout(metadata: TableMetadata, scattered: int | None = None) -> Layou
     if order is not None and order.problem:
         problems.append(f"the table's sort order is not applied: {order.problem}")
     applied = order is not None and not order.problem and order.keys
-    return Layout(
+    return UserLayout(
         Target(spec[0] if spec is not None else None, order.order_id if order is not None and applied else None),
         spec[1] if spec is not None else [],
         list(order.keys) if order is not None and applied else [],

@@ -59,7 +59,7 @@ NO_TARGET = Target()
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RewriteGroup:
     """Files to be made into fewer; `split`: each partition gets files of its own."""
 
     files: tuple[LiveFile, ...]
@@ -73,7 +73,7 @@ class Group:
 def to_rewrite(
     files: Sequence[LiveFile], deleted_in: Mapping[str, int], limits: CareLimits, *, asked: bool, everything: bool,
     target: Target = NO_TARGET,
-) -> list[Group]:  # fmt: skip
+) -> list[RewriteGroup]:  # fmt: skip
     """The groups that are worth it, oldest files first. `deleted_in`: files with rows that were deleted by position.
 
     Without being asked only tiers that are full are rewritten, and files of which a third is deleted. With a user's
@@ -98,12 +98,12 @@ def to_rewrite(
     return [one for one in groups if len(one.files) > 1 or one.files[0].path in taken or _splits(one)]
 
 
-def _grouped(files: Sequence[LiveFile], limits: CareLimits) -> list[Group]:
+def _grouped(files: Sequence[LiveFile], limits: CareLimits) -> list[RewriteGroup]:
     """Neighbours in age, as many as one task reads, each kind by itself."""
     kinds: dict[str, list[LiveFile]] = {}
     for file in files:
         kinds.setdefault(_kind(file, limits), []).append(file)
-    found: list[Group] = []
+    found: list[RewriteGroup] = []
     for _, members in sorted(kinds.items()):
         group: list[LiveFile] = []
         for file in members:
@@ -116,14 +116,14 @@ def _grouped(files: Sequence[LiveFile], limits: CareLimits) -> list[Group]:
     return found
 
 
-def _group(files: Sequence[LiveFile], limits: CareLimits) -> Group:
+def _group(files: Sequence[LiveFile], limits: CareLimits) -> RewriteGroup:
     partitions = partitions_of(files)
     size = sum(file.size for file in files)
     known = all(file.spans is not None for file in files)
-    return Group(tuple(files), known and size >= limits.partition_bytes * max(len(partitions), 1))
+    return RewriteGroup(tuple(files), known and size >= limits.partition_bytes * max(len(partitions), 1))
 
 
-def _splits(group: Group) -> bool:
+def _splits(group: RewriteGroup) -> bool:
     return group.split and any(_only_partition(file) < 0 for file in group.files)
 
 

@@ -26,7 +26,7 @@ from lakestream.data.tables.iceberg.metadata.documents import (
 )
 from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Landed, pack_progress
+from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, LandedOffsets, pack_progress
 from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing, Rejected, Retry
@@ -340,10 +340,10 @@ def _within(one: Contents, other: Contents) -> bool:
 # -- small things ----------------------------------------------------------------------------------------------------
 
 
-def _landed(tools: Tools, topic: Topic) -> dict[int, Landed]:
+def _landed(tools: Tools, topic: Topic) -> dict[int, LandedOffsets]:
     streams: Sequence[int] = topic.streams
     found = {number: tools.replica.state.streams.by_id[one].landed for number, one in enumerate(streams)}
-    return {number: Landed(end) for number, end in found.items() if end}
+    return {number: LandedOffsets(end) for number, end in found.items() if end}
 
 
 async def _unproven(tools: Tools, topic: Topic) -> None:

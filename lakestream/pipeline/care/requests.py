@@ -31,13 +31,13 @@ PROGRESS_S = 2.0
 PUT_BACK_S = 2.0
 """How long a pipeline that stops tries to say that the attempt it breaks off does not count."""
 
-Do = Callable[[CareRequest, Progress], Awaitable[Result]]
+DoRequest = Callable[[CareRequest, Progress], Awaitable[Result]]
 
 
 class CareRequests:
     """Answers the requests of one pipeline."""
 
-    def __init__(self, replica: Replica, clock: Clock, do: Do, hang_s: float) -> None:
+    def __init__(self, replica: Replica, clock: Clock, do: DoRequest, hang_s: float) -> None:
         """`do` does what one request asks for; without progress for `hang_s` it hangs."""
         self._replica = replica
         self._clock = clock
@@ -68,8 +68,8 @@ class CareRequests:
         except (Hung, JobFailed) as error:
             await self._failed(request, one, attempt, error)
         except Exception as error:
-            self._log(one, told(error), error)
-            await self._tell(request, FAILED, told(error), {})
+            self._log(one, reason_of(error), error)
+            await self._tell(request, FAILED, reason_of(error), {})
         else:
             await self._tell(request, DONE, result.text, result.figures)
 
@@ -95,11 +95,11 @@ class CareRequests:
 
     async def _failed(self, request: bytes, one: CareRequest, attempt: int, error: Exception) -> None:
         if attempt < ATTEMPTS_MAX:
-            why = f"attempt {attempt} of {ATTEMPTS_MAX} failed: {told(error)}"
+            why = f"attempt {attempt} of {ATTEMPTS_MAX} failed: {reason_of(error)}"
             self._log(one, why, error)
             await self._tell(request, RUNNING, why, {ATTEMPT: attempt})
             return
-        why = f"given up after {attempt} attempts: {told(error)}"
+        why = f"given up after {attempt} attempts: {reason_of(error)}"
         self._log(one, why, error)
         await self._tell(request, FAILED, why, {})
 
@@ -128,5 +128,5 @@ def log_failure(error: Exception | None, text: str, *values: Any) -> None:
     log.warning(text, *values, exc_info=None if expected else error)
 
 
-def told(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -40,8 +40,8 @@ class CareRuns:
     def task(self, table: Table, number: int, mode: str, files: list[CareFile], **how: Any) -> CareTask:
         """Workers open the store that the table lies in: another catalog may have placed it elsewhere."""
         place = place_of(self._root, table.metadata_location)
-        elsewhere = self._tables.catalogs.store_options() if place != self._root else {}
-        return CareTask(number, place, mode, files, elsewhere=elsewhere, **how)
+        options = self._tables.catalogs.store_options() if place != self._root else {}
+        return CareTask(number, place, mode, files, store_options=options, **how)
 
     def by_bytes(self, files: Sequence[LiveFile]) -> Iterable[list[LiveFile]]:
         some: list[LiveFile] = []

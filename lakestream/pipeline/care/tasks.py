@@ -55,11 +55,11 @@ class CareTask(msgspec.Struct, frozen=True, array_like=True):
     keep_from: list[tuple[int, int]] = []
     spec: list[SpecField] = []
     order: list[SortKey] = []
-    elsewhere: dict[str, str] = {}
+    store_options: dict[str, str] = {}
     """What the store needs if it is not the cluster's: another catalog has placed the table there."""
 
 
-class Rows(msgspec.Struct, frozen=True, array_like=True):
+class CountedRows(msgspec.Struct, frozen=True, array_like=True):
     """Rows of one partition: their offsets as [start, end) (few enough, or one that holds all), count and hashes."""
 
     partition: int
@@ -74,7 +74,7 @@ class Cared(msgspec.Struct, frozen=True, array_like=True, tag="cared"):
     number: int
     replaced: list[str]
     files: list[FileStats]
-    rows: list[Rows]
+    rows: list[CountedRows]
     places: list[dict[str, PartitionValue]] = []
     """Where a user's spec puts each of the files; empty if there is none."""
 

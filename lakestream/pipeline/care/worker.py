@@ -29,8 +29,8 @@ from lakestream.pipeline.care.tasks import (
     Cared,
     CareFailed,
     CareTask,
+    CountedRows,
     PartitionValue,
-    Rows,
     Scattered,
     SpecField,
     pack_care,
@@ -57,7 +57,7 @@ SPANS_MAX = 10_000
 def care_task(body: bytes, attempt: int) -> list[bytes]:
     """Do one task; one answer."""
     task = unpack_care_task(body)
-    return care_in(lambda: store_at(task.root, task.elsewhere), task, attempt)
+    return care_in(lambda: store_at(task.root, task.store_options), task, attempt)
 
 
 def care_in(
@@ -260,7 +260,7 @@ def filtered(store: TableStore, task: CareTask, attempt: int, condition: RowCond
             if not mask.all():
                 out.add(0, rows.filter(pa.array(~mask)))
         made += out.finish()
-    return Cared(task.number, replaced, made, gone.told())
+    return Cared(task.number, replaced, made, gone.counted())
 
 
 def _going(rows: pa.RecordBatch, condition: RowCondition | None, keep_from: dict[int, int]) -> "Mask":
@@ -283,7 +283,7 @@ def digest(store: TableStore, task: CareTask) -> Cared:
         source = RowSource(store, *file)
         for group in range(source.groups):
             tally.add(source.live(group))
-    return Cared(task.number, [], [], tally.told())
+    return Cared(task.number, [], [], tally.counted())
 
 
 class Tally:
@@ -303,9 +303,9 @@ class Tally:
         for partition in np.unique(partitions).tolist():
             self._offsets.setdefault(partition, []).append(offsets[partitions == partition])
 
-    def told(self) -> list[Rows]:
+    def counted(self) -> list[CountedRows]:
         return [
-            Rows(partition, list(spans(self._offsets[partition])), one.records, one.hash)
+            CountedRows(partition, list(spans(self._offsets[partition])), one.records, one.hash)
             for partition, one in sorted(self._digests.items())
         ]
 

@@ -23,9 +23,9 @@ from lakestream.pipeline.landing.freshness import Freshness
 from lakestream.pipeline.landing.holds import hold, release_idle
 from lakestream.pipeline.landing.lander import OUTRUN, Lander
 from lakestream.pipeline.landing.planner import RoundLimits, TopicWork, choosing
-from lakestream.pipeline.landing.rounds import Engine, carry_out
+from lakestream.pipeline.landing.rounds import Engine, run_round
 from lakestream.pipeline.landing.sweeper import Sweeper
-from lakestream.pipeline.landing.tasks import Failed, Places
+from lakestream.pipeline.landing.tasks import Failed, RoundPlaces
 from lakestream.stream.long_work import chunks, in_turns
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ EXPECTED_MAX_S = 4.0
 
 
 @dataclass(slots=True)
-class Figures:
+class LandingFigures:
     """What the pipeline did so far."""
 
     rounds: int = 0
@@ -75,7 +75,7 @@ class Driver:
         self, replica: Replica, lander: Lander, sweeper: Sweeper, engine: Engine, clock: Clock, freshness: Freshness,
         limits: RoundLimits, root: str,
     ) -> None:  # fmt: skip
-        self.figures = Figures()
+        self.figures = LandingFigures()
         self.freshness = freshness
         self._replica = replica
         self._lander = lander
@@ -184,8 +184,8 @@ class Driver:
         works = [work for work in works if work.topic_id in self._replica.state.topics.by_id]
         folders, refused = await self._lander.open_round(name, works)
         ready = [work for work in works if work.topic_id in folders]
-        where = Places(self._root, sources, folders, self._tables.catalogs.store_options())
-        found = await self._carried_out(name, ready, where)
+        where = RoundPlaces(self._root, sources, folders, self._tables.catalogs.store_options())
+        found = await self._run_waves(name, ready, where)
         for work in works:
             if work.topic_id in refused:
                 found[work.topic_id] = await self._lander.finish(work, refused[work.topic_id], "", name.epoch)
@@ -201,14 +201,14 @@ class Driver:
         self._count([work for work in works if work.topic_id in landed], len(works), now - began)
         return landed
 
-    async def _carried_out(
-        self, name: RoundName, works: Sequence[TopicWork], where: Places
+    async def _run_waves(
+        self, name: RoundName, works: Sequence[TopicWork], where: RoundPlaces
     ) -> dict[bytes, Failed | None]:
         """Why topics did not land, if not. Of many topics some are committed while workers write files of the next."""
         committing: list[asyncio.Future[list[Failed | None]]] = []
         try:
             for wave in chunks(works, WAVE_TOPICS):
-                answers, whole = await carry_out(self._engine, wave, self._limits, where)
+                answers, whole = await run_round(self._engine, wave, self._limits, where)
                 self._untidy |= not whole
                 finishing = (
                     self._lander.finish(work, answers[work.topic_id], where.folders[work.topic_id], name.epoch)

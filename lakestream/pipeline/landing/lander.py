@@ -26,7 +26,7 @@ from lakestream.pipeline.care.sweep import RoundName
 from lakestream.pipeline.landing.holds import HELD_BY_US
 from lakestream.pipeline.landing.planner import TopicWork, wanted_from
 from lakestream.pipeline.landing.rounds import ranges_of
-from lakestream.pipeline.landing.tasks import Failed, Landed
+from lakestream.pipeline.landing.tasks import Failed, WrittenFiles
 from lakestream.pipeline.tables.iceberg_format import Append
 from lakestream.pipeline.tables.topic_tables import COMMIT_ATTEMPTS, PASSING, TopicTables, fault
 
@@ -44,12 +44,12 @@ class Lander:
 
     async def open_round(
         self, name: RoundName, works: Sequence[TopicWork]
-    ) -> tuple[dict[bytes, str], dict[bytes, Landed | Failed]]:
+    ) -> tuple[dict[bytes, str], dict[bytes, WrittenFiles | Failed]]:
         """Where the files of each topic go in this round; why some topics cannot take part in it."""
         topics = [self._replica.state.topics.by_id[work.topic_id] for work in works]
         tables = await asyncio.gather(*(self.tables.table(topic) for topic in topics))
         folders: dict[bytes, str] = {}
-        refused: dict[bytes, Landed | Failed] = {}
+        refused: dict[bytes, WrittenFiles | Failed] = {}
         for topic, table in zip(topics, tables, strict=True):
             if isinstance(table, Failed):
                 refused[topic.id] = table
@@ -57,7 +57,7 @@ class Lander:
                 folders[topic.id] = f"{table.metadata.location}/data/{name.member}-{name.epoch}-{name.round}"
         return folders, refused
 
-    async def finish(self, work: TopicWork, outcome: Landed | Failed, folder: str, epoch: int) -> Failed | None:
+    async def finish(self, work: TopicWork, outcome: WrittenFiles | Failed, folder: str, epoch: int) -> Failed | None:
         """Commit what workers wrote for a topic; why not, if not. What is certainly not needed is deleted.
 
         Only in the epoch that the files were written in: when it has ended, others may sweep them already (T12).

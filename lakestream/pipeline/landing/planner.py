@@ -45,7 +45,7 @@ class RoundLimits:
     """Both bound how long every member takes to fold a commit: some 20 ms."""
 
 
-class Range(NamedTuple):
+class WorkRange(NamedTuple):
     """Offsets [start, end) of one partition."""
 
     partition: int
@@ -60,7 +60,7 @@ class TopicWork:
     topic_id: bytes
     slices: tuple[Slice, ...]
     """In the order of the objects, and of the offsets of each partition."""
-    ranges: tuple[Range, ...]
+    ranges: tuple[WorkRange, ...]
 
     @property
     def size(self) -> int:
@@ -191,7 +191,7 @@ def _work(topic_id: bytes, taken: Sequence[Slice]) -> TopicWork:
     for one in taken:
         start, _ = ends.get(one.partition, (one.first, 0))
         ends[one.partition] = (start, one.end)
-    ranges = tuple(Range(partition, start, end) for partition, (start, end) in sorted(ends.items()))
+    ranges = tuple(WorkRange(partition, start, end) for partition, (start, end) in sorted(ends.items()))
     return TopicWork(topic_id, tuple(taken), ranges)
 
 

@@ -15,7 +15,15 @@ from lakestream.data.tables.files.file_stats import FileStats, add_digests
 from lakestream.errors import LakestreamError
 from lakestream.model.catalog.landed import LandedRange
 from lakestream.pipeline.landing.planner import RoundLimits, TopicWork, divide
-from lakestream.pipeline.landing.tasks import Answer, Failed, Landed, Places, describe, pack_task, unpack_answer
+from lakestream.pipeline.landing.tasks import (
+    Answer,
+    Failed,
+    RoundPlaces,
+    WrittenFiles,
+    describe,
+    pack_task,
+    unpack_answer,
+)
 from lakestream.pipeline.landing.worker import land_task
 
 log = logging.getLogger(__name__)
@@ -45,7 +53,7 @@ class Engine(Protocol):
         ...
 
 
-class Here:
+class LocalEngine:
     """The engine without Spark: this thread does it. For tests, and as the yardstick of what Spark costs."""
 
     slots = 1
@@ -61,13 +69,13 @@ class Here:
         """A thread cannot be ended: the work goes on, and nobody takes its answers."""
 
 
-async def carry_out(
+async def run_round(
     engine: Engine,
     works: Sequence[TopicWork],
     limits: RoundLimits,
-    where: Places,
+    where: RoundPlaces,
     first_task: int = 0,
-) -> tuple[dict[bytes, Landed | Failed], bool]:
+) -> tuple[dict[bytes, WrittenFiles | Failed], bool]:
     """The files of each topic, or why there are none; and whether no job failed (one that did leaves files behind).
 
     Raises JobFailed if the engine is dead.
@@ -83,16 +91,16 @@ async def carry_out(
             return {works[0].topic_id: Failed(works[0].topic_id, str(error), True)}, False
         log.warning("a round of %d topics failed, trying its halves: %s", len(works), error)
         middle = len(works) // 2
-        found: dict[bytes, Landed | Failed] = {}
+        found: dict[bytes, WrittenFiles | Failed] = {}
         for half in (works[:middle], works[middle:]):
             after = first_task + len(tasks) + len(found)
-            found |= (await carry_out(engine, half, limits, where, after))[0]
+            found |= (await run_round(engine, half, limits, where, after))[0]
         return found, False
     wanted = Counter(share.topic_id for task in shares for share in task)
     return judge(wanted, [unpack_answer(body) for bodies in answers for body in bodies]), True
 
 
-def judge(wanted: Mapping[bytes, int], answers: Sequence[Answer]) -> dict[bytes, Landed | Failed]:
+def judge(wanted: Mapping[bytes, int], answers: Sequence[Answer]) -> dict[bytes, WrittenFiles | Failed]:
     """A topic has landed if every part of it has; its first failure counts, a lasting one before others."""
     own: dict[bytes, list[Answer]] = {topic_id: [] for topic_id in wanted}
     for answer in answers:
@@ -100,14 +108,14 @@ def judge(wanted: Mapping[bytes, int], answers: Sequence[Answer]) -> dict[bytes,
     return {topic_id: _sum(topic_id, wanted[topic_id], said) for topic_id, said in own.items()}
 
 
-def _sum(topic_id: bytes, parts: int, answers: Sequence[Answer]) -> Landed | Failed:
+def _sum(topic_id: bytes, parts: int, answers: Sequence[Answer]) -> WrittenFiles | Failed:
     failures = sorted((one for one in answers if isinstance(one, Failed)), key=lambda one: not one.lasting)
-    landed = [one for one in answers if isinstance(one, Landed)]
+    landed = [one for one in answers if isinstance(one, WrittenFiles)]
     if failures:
         return failures[0]
     if len(landed) != parts:
         return Failed(topic_id, f"{parts - len(landed)} of {parts} tasks did not answer", False)
-    return Landed(topic_id, [file for one in landed for file in one.files])
+    return WrittenFiles(topic_id, [file for one in landed for file in one.files])
 
 
 def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] | Failed:

@@ -11,7 +11,7 @@ from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import root_of
 from lakestream.pipeline.care.sweep import candidates
-from lakestream.pipeline.care.unused_since import SWEEP
+from lakestream.pipeline.care.unused_files import SWEEP
 from lakestream.pipeline.tables.topic_tables import TopicTables
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Sweeper:
 
     def waits(self) -> bool:
         """Whether there are files whose grace was not over when they were found."""
-        return self._tables.leftovers.wait(self._replica.state.catalog.landings, SWEEP)
+        return self._tables.unused.wait(self._replica.state.catalog.landings, SWEEP)
 
     async def sweep_table(self, topic_id: bytes, grace_s: float = 0.0) -> int:
         """Delete the orphans of one table; how many. List first, then fold to the end, then judge (T12)."""
@@ -47,7 +47,7 @@ class Sweeper:
             found = await files.off(files.store.list, f"{root_of(bound.location)}/data/")
             await self._replica.catch_up()
             suspects = candidates([uri for uri, _ in found], self._replica.state)
-            orphans = tables.leftovers.due(topic_id, SWEEP, await self._unknown(topic_id, suspects), grace_s)
+            orphans = tables.unused.due(topic_id, SWEEP, await self._unknown(topic_id, suspects), grace_s)
             if orphans and await tables.fence(topic_id):
                 orphans = await self._unknown(topic_id, orphans)
             await files.off(files.store.delete, orphans)
@@ -64,5 +64,5 @@ class Sweeper:
             return []
         tables = self._tables
         known = await tables.files.off(reachable_from, tables.files.store, await tables.location_of(topic_id))
-        later = tables.unreached.waiting()
+        later = tables.obsolete.waiting()
         return [uri for uri in suspects if uri not in known and uri not in later]

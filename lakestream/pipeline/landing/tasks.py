@@ -30,20 +30,20 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     """The URI of the folder or bucket that keys and tables lie below."""
     objects: list[Source]
     topics: list[TopicShare]
-    elsewhere: dict[str, str] = {}
+    store_options: dict[str, str] = {}
     """What object stores need that are not below the root, where another catalog has placed a table."""
 
 
-class Places(NamedTuple):
+class RoundPlaces(NamedTuple):
     """Where everything of a round is: the root, the objects by their numbers in the state, the topics' folders."""
 
     root: str
     sources: Mapping[int, Source]
     folders: Mapping[bytes, str]
-    elsewhere: dict[str, str]
+    store_options: dict[str, str]
 
 
-class Landed(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
+class WrittenFiles(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
     """A topic's part is done: its files, whole and durable, which nothing refers to yet."""
 
     topic_id: bytes
@@ -58,14 +58,14 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     lasting: bool
 
 
-Answer = Landed | Failed
+Answer = WrittenFiles | Failed
 
 _ENCODER = msgspec.msgpack.Encoder()
 _TASK = msgspec.msgpack.Decoder(Task)
 _ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-def describe(number: int, shares: Sequence[Share], where: Places) -> Task:
+def describe(number: int, shares: Sequence[Share], where: RoundPlaces) -> Task:
     """The description of a task."""
     used = sorted({one.object for share in shares for one in share.slices})
     index = {number: at for at, number in enumerate(used)}
@@ -77,7 +77,7 @@ def describe(number: int, shares: Sequence[Share], where: Places) -> Task:
         )
         for share in shares
     ]
-    return Task(number, where.root, [where.sources[one] for one in used], topics, where.elsewhere)
+    return Task(number, where.root, [where.sources[one] for one in used], topics, where.store_options)
 
 
 def pack_task(task: Task) -> bytes:

@@ -19,7 +19,7 @@ from lakestream.data.tables.files.slices import Slice
 from lakestream.data.tables.stores.routed_store import open_elsewhere
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, LakestreamError, Missing, Retry, Unknown
-from lakestream.pipeline.landing.tasks import Answer, Failed, Landed, Task, TopicShare, pack_answers, unpack_task
+from lakestream.pipeline.landing.tasks import Answer, Failed, Task, TopicShare, WrittenFiles, pack_answers, unpack_task
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ def land_in(store: TableStore, task: Task, attempt: int) -> list[bytes]:
         return pack_answers(pool.map(land, task.topics))
 
 
-def store_at(root: str, elsewhere: Mapping[str, str]) -> TableStore:
-    """The store of a folder or bucket, opened once; `elsewhere` is what one needs that is not the cluster's."""
-    return _store(root, tuple(sorted(elsewhere.items())))
+def store_at(root: str, options: Mapping[str, str]) -> TableStore:
+    """The store of a folder or bucket, opened once; `options` is what a store needs that is not the cluster's."""
+    return _store(root, tuple(sorted(options.items())))
 
 
 @lru_cache(maxsize=STORES)
@@ -71,14 +71,14 @@ def _home(store: TableStore, task: Task, share: TopicShare) -> TableStore:
     """The store that a topic's files go to: another catalog may have placed its table elsewhere."""
     if share.folder.startswith(f"{task.root}/"):
         return store
-    return store_at(share.folder.rpartition("/data/")[0], task.elsewhere)
+    return store_at(share.folder.rpartition("/data/")[0], task.store_options)
 
 
 def _land(
     task: Task, share: TopicShare, store: TableStore, read: "Mapping[Place, memoryview | LakestreamError]", attempt: int
 ) -> Answer:
     try:
-        return Landed(share.topic_id, list(_write(task, share, store, read, attempt)))
+        return WrittenFiles(share.topic_id, list(_write(task, share, store, read, attempt)))
     except (Corrupt, Missing) as error:
         return Failed(share.topic_id, str(error), True)
     except (Retry, Unknown) as error:

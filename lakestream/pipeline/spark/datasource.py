@@ -175,7 +175,7 @@ class Lakestream(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = Asked.parse(self.options)
-        return (PushingReader if asked.push_filters else Reader)(asked, _arrow(schema))
+        return (PushingReader if asked.push_filters else BatchReader)(asked, _arrow(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         asked = Asked.parse(self.options)
@@ -184,7 +184,7 @@ class Lakestream(DataSource):
         return StreamReader(asked, _arrow(schema))
 
 
-class Part(InputPartition):
+class ReadTask(InputPartition):
     """One task of a read."""
 
     def __init__(self, piece: Piece) -> None:
@@ -218,7 +218,7 @@ def _wants_added(schema: pa.Schema) -> bool:
 def _columns(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Only what was asked for goes to Spark: it prunes no columns itself, but takes a smaller schema."""
     # Spark runs one task without a part when there is none.
-    for batch in read(part.piece) if isinstance(part, Part) else ():
+    for batch in read(part.piece) if isinstance(part, ReadTask) else ():
         columns = [_column(batch, field) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -232,7 +232,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     return (column.storage if isinstance(column, pa.ExtensionArray) else column).cast(field.type)
 
 
-class Reader(DataSourceReader):
+class BatchReader(DataSourceReader):
     """A batch read: what is there when it is planned."""
 
     def __init__(self, asked: Asked, schema: pa.Schema) -> None:
@@ -249,13 +249,13 @@ class Reader(DataSourceReader):
             for partition in first
             if self._only is None or partition in self._only
         }
-        return [Part(piece) for piece in pieces(asked.broker, tail, wanted, added=_wants_added(self._schema))]
+        return [ReadTask(piece) for piece in pieces(asked.broker, tail, wanted, added=_wants_added(self._schema))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _columns(partition, self._schema)
 
 
-class PushingReader(Reader):
+class PushingReader(BatchReader):
     """The same, and filters on partition and offset narrow what is read."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -336,7 +336,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first < one.start and first < upto and str(one.partition) in since:
                 self._fail_on_loss(f"offsets {first} to {one.start} of partition {one.partition} are gone")
         added = _wants_added(self._schema)
-        return [Part(piece) for piece in pieces(self._asked.broker, tail, wanted, added=added)]
+        return [ReadTask(piece) for piece in pieces(self._asked.broker, tail, wanted, added=added)]
 
     def _since(self, start: Offset, end: Offset) -> dict[str, int]:
         """What was read of this very topic; nothing if it was deleted and made again meanwhile."""

@@ -34,9 +34,9 @@ from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
 from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
-from lakestream.data.tables.iceberg.progress import Range
-from lakestream.data.tables.iceberg.pyiceberg_catalog import Found, PyIcebergCatalog
-from lakestream.data.tables.iceberg.snapshots_since import since, waits
+from lakestream.data.tables.iceberg.progress import OffsetRange
+from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogEntry, PyIcebergCatalog
+from lakestream.data.tables.iceberg.snapshots_since import needs_comparison, unaccounted_snapshots
 from lakestream.data.tables.iceberg.topic_table import CLEAN_UP, TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.stores.routed_store import WiderStore
@@ -80,7 +80,7 @@ class ExternalCatalog:
         self._random = random
         self._pool = ThreadPoolExecutor(THREADS, "external")
         self._locks: dict[bytes, asyncio.Lock] = {}
-        self._found: dict[bytes, Found] = {}
+        self._found: dict[bytes, CatalogEntry] = {}
         self._obsolete: list[str] = []
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class ExternalCatalog:
         self._found[topic.id] = found
         return table
 
-    async def _create(self, topic: Topic) -> Found:
+    async def _create(self, topic: Topic) -> CatalogEntry:
         """In the catalog; or the one that another pipeline has just made."""
         uuid = str(UUID(int=self._random.getrandbits(128), version=4))
         place = await self.asked(self.catalog.place_for, topic.name, uuid)
@@ -181,12 +181,12 @@ class ExternalCatalog:
         if landing is None or landing.uuid != table.metadata.uuid:
             return
         known = _added(own) if own is not None and removed is not None else None
-        past = since(table.metadata, landing.accounted)
-        left = [head.snapshot_id for head in past.heads if head.snapshot_id != known]
-        if not past.heads or any(waits(table.metadata.summary(one), external=True) for one in left):
+        unaccounted = unaccounted_snapshots(table.metadata, landing.accounted)
+        left = [head.snapshot_id for head in unaccounted.heads if head.snapshot_id != known]
+        if not unaccounted.heads or any(needs_comparison(table.metadata.summary(one), external=True) for one in left):
             return
-        upto = past.heads[-1].sequence_number
-        note = NoteRemoved(topic.id, landing.accounted, upto, list(removed or ()), not past.complete)
+        upto = unaccounted.heads[-1].sequence_number
+        note = NoteRemoved(topic.id, landing.accounted, upto, list(removed or ()), not unaccounted.complete)
         try:
             await self._replica.propose(note)
         except LakestreamError as error:
@@ -344,7 +344,7 @@ def _with_digest(one: Untold, found: Digest) -> LandedRange:
     return LandedRange(one.range.partition, one.range.start, one.range.end, digest.records, digest.hash)
 
 
-def _digest(reader: TableReader, wanted: Range) -> Digest:
+def _digest(reader: TableReader, wanted: OffsetRange) -> Digest:
     """Read all rows of a range."""
     at, total = wanted.start, Digest()
     while at < wanted.end:

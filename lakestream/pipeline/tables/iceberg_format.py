@@ -17,8 +17,8 @@ from lakestream.data.tables.iceberg.expiry import to_expire
 from lakestream.data.tables.iceberg.live_files import LiveFiles
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Range, pack_digests, unpack_progress
-from lakestream.data.tables.iceberg.snapshots_since import unaccounted
+from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, OffsetRange, pack_digests, unpack_progress
+from lakestream.data.tables.iceberg.snapshots_since import protected_snapshots
 from lakestream.data.tables.iceberg.summaries import CARE_KEY, DIGESTS_KEY
 from lakestream.interfaces import Clock, TableFormat
 from lakestream.metadata.replica import Replica
@@ -70,7 +70,7 @@ class IcebergFormat(TableFormat[Table, Append | Rewrite, Commit, LiveFiles]):
             digests = [(one.records, one.digest) for one in change.landed]
             notes = {DIGESTS_KEY: pack_digests(digests)} if external else None
             commit = self.committer.append(
-                table, change.files, [Range(one.partition, one.start, one.end) for one in change.landed],
+                table, change.files, [OffsetRange(one.partition, one.start, one.end) for one in change.landed],
                 now_ms=now_ms, notes=notes, protected=protected,
                 write_metadata=not external,
             )  # fmt: skip
@@ -117,7 +117,7 @@ class IcebergFormat(TableFormat[Table, Append | Rewrite, Commit, LiveFiles]):
         base = self._bases.get(topic_id)
         needed = frozenset() if base is None else frozenset((base,))
         external = self._catalogs.of(topic_id).external
-        return needed | unaccounted(table.metadata, landing.accounted, external=external)
+        return needed | protected_snapshots(table.metadata, landing.accounted, external=external)
 
     def protect(self, topic_id: bytes, snapshot_id: int | None) -> None:
         """A job of care that may take long works from this snapshot, which stays until the job is over (None)."""

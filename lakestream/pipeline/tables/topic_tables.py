@@ -12,7 +12,7 @@ from random import Random
 from lakestream.data.tables.iceberg.commit import Commit
 from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import LakestreamError, Retry
 from lakestream.interfaces import Clock
@@ -21,8 +21,8 @@ from lakestream.model.catalog.names import Warehouse
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
 from lakestream.pipeline.care.abandoned_tables import maker
-from lakestream.pipeline.care.unreachable_files import Unreached
-from lakestream.pipeline.care.unused_since import Leftovers
+from lakestream.pipeline.care.obsolete_files import ObsoleteFiles
+from lakestream.pipeline.care.unused_files import UnusedFiles
 from lakestream.pipeline.landing.freshness import is_table
 from lakestream.pipeline.landing.holds import HELD_BY_US
 from lakestream.pipeline.landing.tasks import Failed
@@ -51,8 +51,8 @@ class TopicTables:
         self.catalogs = catalogs
         self.format = table_format
         self.files = files
-        self.unreached = Unreached(clock)
-        self.leftovers = Leftovers(clock)
+        self.obsolete = ObsoleteFiles(clock)
+        self.unused = UnusedFiles(clock)
         self._replica = replica
         self._clock = clock
         self._not_made: dict[bytes, float] = {}
@@ -122,7 +122,7 @@ class TopicTables:
         if isinstance(outcome, No):
             await self.files.remove(commit.written)
         else:
-            self.unreached.add(self.catalogs.of(topic.id).take_obsolete(topic, commit))
+            self.obsolete.add(self.catalogs.of(topic.id).take_obsolete(topic, commit))
         return outcome
 
     async def change(self, topic_id: bytes, plan: Callable[[Table], Commit], epoch: int) -> Commit | Failed:
@@ -157,13 +157,13 @@ class TopicTables:
 
     async def delete_obsolete(self, grace_s: float) -> None:
         """Delete what commits made unreachable, once readers of older versions had their time (T11)."""
-        for some in chunks(self.unreached.take(grace_s), REMOVED_AT_ONCE):
+        for some in chunks(self.obsolete.take(grace_s), REMOVED_AT_ONCE):
             await self.files.remove(some)
 
 
 def open_tables(
     replica: Replica, store: TableStore, warehouse: Callable[[], Warehouse], clock: Clock, random: Random,
-    external: ExternalCatalog | None = None, history: History | None = None,
+    external: ExternalCatalog | None = None, history: SnapshotHistory | None = None,
     table_format: type[IcebergFormat] = IcebergFormat,
 ) -> TopicTables:  # fmt: skip
     """The parts put together. `history`: which snapshots stay of tables in our own catalog.
@@ -176,7 +176,9 @@ def open_tables(
     return TopicTables(replica, files, catalogs, table_format(replica, committer, catalogs, clock), clock)
 
 
-def committer_of(replica: Replica, store: TableStore, random: Random, history: History | None = None) -> Committer:
+def committer_of(
+    replica: Replica, store: TableStore, random: Random, history: SnapshotHistory | None = None
+) -> Committer:
     """A committer whose manifests and lists carry the member and the epoch in their names (T12)."""
     return Committer(store, random, lambda: maker(replica.member_id, replica.epoch), history)
 

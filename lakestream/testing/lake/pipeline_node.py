@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 
 from lakestream.data.tables.conditions.condition import Condition, check_condition
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Timing
@@ -20,7 +20,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import Warehouse, warehouse_uri
 from lakestream.model.commands import Register
 from lakestream.model.levels import NEWEST
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.tasks import unpack_care_task
@@ -41,7 +41,7 @@ from lakestream.testing.simulation.threads import wait_for
 
 SLOW_S = (0.3, 1.0, 3.0)
 GRACE_S = 2.0
-QUICK_HISTORY = History(all_ms=700, tiers=((2_000, 200), (6_000, 1_000)), removed_ms=1_500)
+QUICK_HISTORY = SnapshotHistory(all_ms=700, tiers=((2_000, 200), (6_000, 1_000)), removed_ms=1_500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ class PipelineOptions:
     """The member id of each process: two with the same one take it over from each other."""
     engine: EngineFaults = EngineFaults()
     care: CareLimits = field(default_factory=CareLimits)
-    schedule: Schedule = field(default_factory=Schedule)
-    history: History = QUICK_HISTORY
+    schedule: CareSchedule = field(default_factory=CareSchedule)
+    history: SnapshotHistory = QUICK_HISTORY
 
 
 class QuickDriver(Driver):

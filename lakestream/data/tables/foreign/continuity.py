@@ -13,7 +13,7 @@ from lakestream.data.tables.iceberg.metadata.documents import MAIN, ancestors, m
 from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.progress import (
     PROGRESS_PROPERTY,
-    Range,
+    OffsetRange,
     unpack_digests,
     unpack_progress,
     unpack_ranges,
@@ -26,7 +26,7 @@ from lakestream.errors import Corrupt
 class Untold:
     """Offsets that are rows and that the state does not know of; without a digest if the summaries are gone."""
 
-    range: Range
+    range: OffsetRange
     digest: Digest | None
 
 
@@ -38,7 +38,7 @@ class Followed:
     untold: tuple[Untold, ...]
 
     @property
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[OffsetRange]:
         return [one.range for one in self.untold]
 
 
@@ -96,7 +96,7 @@ def _sequence(metadata: Json, snapshot_id: int) -> int:
     return int(snapshot.get("sequence-number", 0))
 
 
-def _grown(new: Json, landed: Mapping[int, int]) -> list[Range]:
+def _grown(new: Json, landed: Mapping[int, int]) -> list[OffsetRange]:
     """What the table's progress has beyond the state's. Raises Refused if it is behind (T9)."""
     text = new["properties"].get(PROGRESS_PROPERTY)
     if text is None:
@@ -111,10 +111,11 @@ def _grown(new: Json, landed: Mapping[int, int]) -> list[Range]:
     known = landed.keys()
     if strange := sorted(progress.keys() - known):
         raise Refused(f"its progress knows a partition {strange[0]} that the topic does not have")
-    return [Range(number, landed[number], end) for number, end in sorted(progress.items()) if end > landed[number]]
+    further = ((number, end) for number, end in sorted(progress.items()) if end > landed[number])
+    return [OffsetRange(number, landed[number], end) for number, end in further]
 
 
-def _accounted(since: Sequence[Json], whole: bool, grown: Range) -> Untold:
+def _accounted(since: Sequence[Json], whole: bool, grown: OffsetRange) -> Untold:
     """What our commits landed of a partition, as one range. Raises Refused if something else moved its progress."""
     if not whole:
         return Untold(grown, None)
@@ -140,4 +141,4 @@ def _accounted(since: Sequence[Json], whole: bool, grown: Range) -> Untold:
         raise Refused(f"its progress in partition {grown.partition} was moved by somebody else")
     if total.records > grown.end - start:
         raise Corrupt("a snapshot's digests count more records than it landed")
-    return Untold(Range(grown.partition, start, grown.end), total if known else None)
+    return Untold(OffsetRange(grown.partition, start, grown.end), total if known else None)

@@ -33,7 +33,7 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import (
     with_snapshot,
     without_snapshots,
 )
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.iceberg.summaries import Changes, is_our_append, summary_after
 from lakestream.data.tables.iceberg.topic_table import CLEAN_UP, versions_max
 from lakestream.data.tables.stores.small_files import RecentFiles
@@ -48,7 +48,7 @@ class CommitDraft:
 
     def __init__(
         self, files: RecentFiles, chance: random.Random, table: Table, now_ms: int, owner: str,
-        history: History | None,
+        history: SnapshotHistory | None,
     ) -> None:  # fmt: skip
         self._history = history
         self._store = files

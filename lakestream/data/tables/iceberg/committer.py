@@ -28,13 +28,13 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import (
 )
 from lakestream.data.tables.iceberg.progress import (
     PROGRESS_PROPERTY,
-    Range,
+    OffsetRange,
     advance,
     pack_progress,
     pack_ranges,
     unpack_progress,
 )
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.iceberg.summaries import RANGES_KEY, Changes, is_our_append
 from lakestream.data.tables.stores.lru import Lru
 from lakestream.data.tables.stores.small_files import RecentFiles
@@ -50,7 +50,7 @@ class Committer:
 
     def __init__(
         self, store: TableStore, chance: random.Random, owner: Callable[[], str] = lambda: "",
-        history: History | None = None,
+        history: SnapshotHistory | None = None,
     ) -> None:  # fmt: skip
         """`owner` goes into the names of manifests and lists, so that what it left behind can be told later (T12).
 
@@ -95,7 +95,7 @@ class Committer:
         self,
         table: Table,
         files: Sequence[NewFile],
-        ranges: Sequence[Range],
+        ranges: Sequence[OffsetRange],
         *,
         now_ms: int,
         notes: Mapping[str, str] | None = None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lakestream.data.tables.iceberg.manifests.files import Manifest, ManifestFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, SnapshotHead, TableMetadata
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.errors import Missing
 from lakestream.model.catalog.names import METADATA_SUFFIX, is_own_version, within
 
@@ -20,7 +20,7 @@ AGE_PROPERTY = "history.expire.max-snapshot-age-ms"
 
 def to_expire(
     metadata: TableMetadata, now_ms: int, protected: frozenset[int] = frozenset(), older_than_ms: int | None = None,
-    history: History | None = None,
+    history: SnapshotHistory | None = None,
 ) -> frozenset[int]:  # fmt: skip
     """Ids of snapshots to drop now. What a branch or tag names stays, and so does what the caller protects (T16).
 

@@ -26,7 +26,7 @@ GetAll = Callable[[list[str]], list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PartitionSpan:
     """The rows of one partition in a file: offsets [first, last]."""
 
     partition: int
@@ -46,7 +46,7 @@ class LiveFile:
     spec_id: int
     place: str
     """Where a user's partition spec put it; empty if none did."""
-    spans: tuple[Span, ...] | None
+    spans: tuple[PartitionSpan, ...] | None
     """By partition; None if the manifest does not tell (somebody else wrote it)."""
     groups: int = 0
     """How many row groups it has; 0 if the manifest does not tell."""
@@ -106,12 +106,13 @@ def _live_file(entry: dict[str, Any], spec_id: int, runs: "RunMatrix | None") ->
     )
 
 
-def spans_of(runs: "RunMatrix") -> tuple[Span, ...]:
+def spans_of(runs: "RunMatrix") -> tuple[PartitionSpan, ...]:
     """The runs of all row groups, joined by partition."""
-    found: list[Span] = []
+    found: list[PartitionSpan] = []
     for partition in np.unique(runs[:, PARTITION]).tolist():
         own = runs[runs[:, PARTITION] == partition]
-        found.append(Span(partition, int(own[:, FIRST].min()), int(own[:, LAST].max()), int(own[:, ROWS].sum())))
+        first, last, rows = int(own[:, FIRST].min()), int(own[:, LAST].max()), int(own[:, ROWS].sum())
+        found.append(PartitionSpan(partition, first, last, rows))
     return tuple(found)
 
 

@@ -60,7 +60,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CatalogEntry:
     """A table as the catalog has it now: its metadata file, and PyIceberg's handle to commit by."""
 
     location: str
@@ -78,12 +78,12 @@ class PyIcebergCatalog:
     def __repr__(self) -> str:
         return f"PyIcebergCatalog({self.address.name!r}, {self.address.namespace!r})"
 
-    def load(self, name: str) -> Found:
+    def load(self, name: str) -> CatalogEntry:
         """Raises Missing if there is no such table, or its metadata file is gone; Retry."""
 
-        def load() -> Found:
+        def load() -> CatalogEntry:
             table = self._catalog().load_table(self._identifier(name))
-            return Found(_plain(table.metadata_location), table)
+            return CatalogEntry(_plain(table.metadata_location), table)
 
         return self._asked(load, Retry)
 
@@ -106,7 +106,7 @@ class PyIcebergCatalog:
 
         return self._asked(ask, Retry)
 
-    def create(self, name: str, metadata: TableMetadata) -> Found:
+    def create(self, name: str, metadata: TableMetadata) -> CatalogEntry:
         """Make the table just so, field ids and all. Raises Exists, Retry, Unknown."""
         updates = _from_nothing(metadata)
 

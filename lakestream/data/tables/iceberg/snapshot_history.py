@@ -16,7 +16,7 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class SnapshotHistory:
     """How far back snapshots stay. A table's own `history.expire.max-snapshot-age-ms` ends all of it."""
 
     all_ms: int = 10 * MINUTE_MS

@@ -13,7 +13,7 @@ SWEEP, ORPHANS = "sweep", "orphans"
 """The searches."""
 
 
-class Leftovers:
+class UnusedFiles:
     """What this pipeline has seen, by topic and by the search that found it."""
 
     def __init__(self, clock: Clock) -> None:

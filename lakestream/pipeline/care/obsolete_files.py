@@ -12,7 +12,7 @@ from lakestream.interfaces import Clock
 from lakestream.model.catalog.names import canonical
 
 
-class Unreached:
+class ObsoleteFiles:
     """What waits to be deleted, of all tables."""
 
     def __init__(self, clock: Clock) -> None:
