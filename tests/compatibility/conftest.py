@@ -12,7 +12,7 @@ from tests.compatibility.clients.face import Client
 from tests.compatibility.clients.java import TOOLS, Java
 from tests.compatibility.clients.kafka_python import KafkaPython
 from tests.compatibility.clients.librdkafka import Librdkafka
-from tests.serving import Cluster, serving
+from tests.support.serve_process import Cluster, serving
 
 CLIENTS: dict[str, Callable[[], Client]] = {
     "librdkafka": Librdkafka,

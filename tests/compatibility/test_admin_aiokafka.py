@@ -12,7 +12,7 @@ from aiokafka.errors import InvalidPartitionsError, OffsetOutOfRangeError
 
 from tests.compatibility.clients.face import Client, Member, Record, produce, read
 from tests.compatibility.conftest import Clients, TopicMaker
-from tests.serving import eventually
+from tests.support.serve_process import eventually
 
 pytestmark = pytest.mark.xdist_group("aiokafka")
 

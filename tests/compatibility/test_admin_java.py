@@ -9,7 +9,7 @@ import pytest
 from tests.compatibility.clients.face import Client, Member, Record, Refused, produce
 from tests.compatibility.clients.java import TOOLS, Java
 from tests.compatibility.conftest import Clients, TopicMaker
-from tests.serving import eventually
+from tests.support.serve_process import eventually
 
 pytestmark = [pytest.mark.xdist_group("java"), pytest.mark.needs(*TOOLS)]
 

@@ -28,7 +28,7 @@ from kafka.errors import (
 
 from tests.compatibility.clients.face import Client, Member, Record, produce, read
 from tests.compatibility.conftest import Clients, TopicMaker
-from tests.serving import Cluster, eventually
+from tests.support.serve_process import Cluster, eventually
 
 pytestmark = pytest.mark.xdist_group("kafka-python")
 

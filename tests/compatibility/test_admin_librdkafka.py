@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 from tests.compatibility.clients.face import Client, Member, Record, produce
 from tests.compatibility.conftest import Clients, TopicMaker
-from tests.serving import Cluster, eventually
+from tests.support.serve_process import Cluster, eventually
 
 pytestmark = pytest.mark.xdist_group("librdkafka")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.catalog_server import CatalogServer
-from tests.stream_table import make_stream, rows
+from tests.support.catalog_server import CatalogServer
+from tests.support.landed_table import make_stream, rows
 
 SEED = 1
 SECONDS = 30

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.serving import Cluster, eventually, serving
-from tests.workload import create_topic
+from tests.support.acked_workload import create_topic
+from tests.support.serve_process import Cluster, eventually, serving
 
 ROUNDS_S = 40.0
 """Two rounds of measuring, and some."""

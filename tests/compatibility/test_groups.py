@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compatibility.clients.face import Client, Member, Record, Refused, produce
 from tests.compatibility.conftest import Clients, TopicMaker, params
-from tests.serving import eventually
+from tests.support.serve_process import eventually
 
 PATIENT = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 500}
 """Heartbeats are how members learn of a rebalance: with frequent ones a test is quick."""

@@ -10,11 +10,11 @@ from pyiceberg.expressions import EqualTo
 from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogAddress
 from lakestream.errors import Unknown
 from lakestream.pipeline.care.repair import repair
-from tests.care_world import care_jobs, quiet
-from tests.catalog_server import CatalogServer
-from tests.outside_world import OutsideWorld, outside_world, tools_of
-from tests.stream_table import rows as made_rows
-from tests.weed import TABLES, iceberg_server
+from tests.support.care_cluster import care_jobs, quiet
+from tests.support.catalog_server import CatalogServer
+from tests.support.external_catalog_cluster import OutsideWorld, outside_world, tools_of
+from tests.support.landed_table import rows as made_rows
+from tests.support.s3_server import TABLES, iceberg_server
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from lakestream.protocol.kafka.messages.produce import (
     TopicProduceData,
 )
 from lakestream.protocol.kafka.messages.topics import CreatableTopic, CreateTopicsRequest
-from tests.serving import Cluster
+from tests.support.serve_process import Cluster
 
 LIMIT_S = 20.0
 TOPICS, REQUESTS = 30, 40

@@ -9,7 +9,7 @@ from tests.compatibility.clients.face import Ack, Client, Member, Record, Refuse
 from tests.compatibility.clients.java import TOOLS
 from tests.compatibility.conftest import CLIENTS, Clients, TopicMaker
 from tests.compatibility.samples import NOON_MS, as_produced, samples
-from tests.serving import eventually
+from tests.support.serve_process import eventually
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 10, 32, 53

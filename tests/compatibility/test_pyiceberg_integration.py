@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from tests.catalog_server import CatalogServer
 from tests.engines.environments import build
+from tests.support.catalog_server import CatalogServer
 
 LIMIT_S = 1500.0
 PASSED_AT_LEAST = 650

@@ -23,7 +23,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType
 
 from lakestream.metadata.stores.memory import MemoryLogStore
-from tests.catalog_server import CatalogServer
+from tests.support.catalog_server import CatalogServer
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
 

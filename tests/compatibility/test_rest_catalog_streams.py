@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
 from lakestream.model.catalog.names import STREAMS
-from tests.catalog_server import CatalogServer
-from tests.stream_table import Insider, make_stream, rows
+from tests.support.catalog_server import CatalogServer
+from tests.support.landed_table import Insider, make_stream, rows
 
 ORDERS = (STREAMS, "orders")
 

@@ -7,12 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.catalog_server import CatalogServer
 from tests.compatibility.clients.java import FLAGS, TOOLS, compiled
+from tests.support.catalog_server import CatalogServer
+from tests.support.places import ROOT
 
 SOURCES: Final = Path(__file__).resolve().parent / "rest_kit"
-CACHE: Final = Path(__file__).resolve().parents[2] / "build" / "compatibility-rest-kit"
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "CATALOG.md"
+CACHE: Final = ROOT / "build" / "compatibility-rest-kit"
+PAGE: Final = ROOT / "docs" / "CATALOG.md"
 LIMIT_S: Final = 900.0
 PASSED_AT_LEAST: Final = 148
 CLASSES: Final = ("org.apache.iceberg.rest.CatalogKit", "org.apache.iceberg.rest.RESTCompatibilityKitViewCatalogTests")

@@ -5,7 +5,6 @@ What may differ is listed with its reason in differential/departures.py, and sai
 
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,8 @@ from tests.compatibility.differential.conversations import (
 )
 from tests.compatibility.differential.departures import DEPARTURES, USED
 from tests.compatibility.differential.peer import BY_NAME, Talk, talking
-from tests.serving import serving
+from tests.support.places import ROOT
+from tests.support.serve_process import serving
 
 PROPERTIES = {
     "node.id": "0", "group.initial.rebalance.delay.ms": "0", "log.segment.delete.delay.ms": None,
@@ -38,7 +38,7 @@ MODULES = (metadata, produce, fetch, topics, configs, groups, group_offsets, adm
 CONVERSATIONS = {
     f"{module.__name__.rpartition('.')[2]}-{one.__name__}": one for module in MODULES for one in module.CONVERSATIONS
 }
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "COMPATIBILITY.md"
+PAGE = ROOT / "docs" / "COMPATIBILITY.md"
 
 Addresses = tuple[str, str]
 _held: set[str] = set()

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compatibility.clients.face import Ack, Client, Member, Record, Refused, Stored, produce, read
-from tests.serving import Cluster, eventually, serving
+from tests.support.serve_process import Cluster, eventually, serving
 
 PARTITIONS = 4
 TOPIC = "survives"

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from tests.compatibility.clients.face import Ack, Client, Member, Record, Refused, produce, read, take
 from tests.compatibility.conftest import TopicMaker
-from tests.serving import Cluster, eventually, serving
+from tests.support.serve_process import Cluster, eventually, serving
 
 GIVE_UP = {
     "librdkafka": {"topic.metadata.propagation.max.ms": 1000, "message.timeout.ms": 4000},

@@ -19,8 +19,8 @@ from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.stores.small_files import RecentFiles
 from lakestream.data.tables.stores.table_store import DatedStore, FolderTableStore, TableStore, open_table_store
 from lakestream.errors import Exists, Missing, Rejected
-from tests.iceberg_tables import NOW_MS, TABLE_UUID, TOPIC_ID, make_rows
-from tests.weed import BUCKET, S3Server, s3_server
+from tests.support.iceberg_tables import NOW_MS, TABLE_UUID, TOPIC_ID, make_rows
+from tests.support.s3_server import BUCKET, S3Server, s3_server
 
 NUMBERS = itertools.count()
 

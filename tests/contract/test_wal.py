@@ -11,7 +11,7 @@ from lakestream.data.object_store import ObjectStoreWal
 from lakestream.errors import Exists, Halted, Missing
 from lakestream.interfaces import Buffer, StoredObject, Wal
 from lakestream.testing.wal_contract import check_wal
-from tests.weed import BUCKET, S3Server, s3_server
+from tests.support.s3_server import BUCKET, S3Server, s3_server
 
 s3_tests = pytest.mark.xdist_group("weed")
 

@@ -20,8 +20,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from tests.engines.clients.face import Row
-from tests.serving import ROOT, Cluster, eventually
-from tests.workload import create_topic
+from tests.support.acked_workload import create_topic
+from tests.support.places import ROOT
+from tests.support.serve_process import Cluster, eventually
 
 PARTITIONS = 2
 TIME_MS = 1_700_000_000_000

@@ -36,7 +36,8 @@ from tests.engines.clients.python import Polars, PyIceberg
 from tests.engines.clients.spark import Spark
 from tests.engines.clients.trino import BUCKET, CATALOG, Trino
 from tests.engines.lake import Known
-from tests.serving import ROOT, Cluster, eventually, serving
+from tests.support.places import ROOT
+from tests.support.serve_process import Cluster, eventually, serving
 
 COUNT = 1000
 REDACTED = b"redacted"

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.lake_live import await_landed
-from tests.serving import ROOT, Cluster, clean_environment, serving
+from tests.support.lake_process import await_landed
+from tests.support.places import ROOT
+from tests.support.serve_process import Cluster, clean_environment, serving
 
 RUN_S = 180.0
 

@@ -21,9 +21,16 @@ pytest.importorskip("pyiceberg")
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyiceberg.table import Table
 
-from tests.lake_live import PIPELINE_START_S, await_landed, await_pipeline, pipeline_starts, table_of, topic_state
-from tests.serving import Cluster, eventually, serving
-from tests.workload import create_topic
+from tests.support.acked_workload import create_topic
+from tests.support.lake_process import (
+    PIPELINE_START_S,
+    await_landed,
+    await_pipeline,
+    pipeline_starts,
+    table_of,
+    topic_state,
+)
+from tests.support.serve_process import Cluster, eventually, serving
 
 PARTITIONS = 2
 COUNT = 3000

@@ -22,13 +22,13 @@ from lakestream.model.batches.header import Codec
 from lakestream.pipeline.spark.datasource import Lakestream
 from lakestream.pipeline.spark.session import Spark
 from lakestream.protocol.kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.lake_live import await_landed, await_pipeline, lakestream, table_of, topic_state
-from tests.live import ask as ask_kafka
-from tests.live import produced
-from tests.raw_records import RawRecord, encode, read
-from tests.serving import Cluster, serving
-from tests.toyserver import Client
-from tests.workload import create_topic
+from tests.support.acked_workload import create_topic
+from tests.support.lake_process import await_landed, await_pipeline, lakestream, table_of, topic_state
+from tests.support.live_broker import ask as ask_kafka
+from tests.support.live_broker import produced
+from tests.support.raw_records import RawRecord, encode, read
+from tests.support.serve_process import Cluster, serving
+from tests.support.toy_kafka_server import Client
 
 LARGE = 100_000_000
 YEAR_10000_MS = 253_402_300_800_000

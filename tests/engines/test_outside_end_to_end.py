@@ -20,10 +20,10 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
 from tests.engines.test_lake_end_to_end import COUNT, PARTITIONS, consume, expected, produce, rows
-from tests.lake_live import LAND_S, await_landed, await_pipeline, lakestream, pipeline_starts, topic_state
-from tests.serving import Cluster, eventually, serving
-from tests.stream_table import rows as made_rows
-from tests.workload import create_topic
+from tests.support.acked_workload import create_topic
+from tests.support.lake_process import LAND_S, await_landed, await_pipeline, lakestream, pipeline_starts, topic_state
+from tests.support.landed_table import rows as made_rows
+from tests.support.serve_process import Cluster, eventually, serving
 
 NAMESPACE = "events"
 RESTART_S = 180.0

@@ -21,9 +21,9 @@ from lakestream.pipeline.landing.worker import land_task
 from lakestream.pipeline.spark import datasource
 from lakestream.pipeline.spark.datasource import TOPIC, Asked, Lakestream, OptionError, StreamReader, for_spark, limited
 from lakestream.pipeline.spark.session import Spark
-from tests.core import TestBroker, batch
-from tests.pipeline_live import TestPipeline, start_both
-from tests.tail_page import tail_page
+from tests.support.broker_and_pipeline import TestPipeline, start_both
+from tests.support.memory_broker import TestBroker, batch
+from tests.support.tail_page import tail_page
 
 
 @pytest.fixture(scope="module")

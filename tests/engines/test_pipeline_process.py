@@ -17,8 +17,8 @@ from lakestream.data.folder import FolderWal
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.metadata.stores.owner import Owner
 from lakestream.metadata.stores.socket_client import SocketLog
-from tests.core import TestBroker, batch, start_broker
-from tests.pipeline_live import live_files, read_rows
+from tests.support.broker_and_pipeline import live_files, read_rows
+from tests.support.memory_broker import TestBroker, batch, start_broker
 
 START_S = 180.0
 KILLS = 4

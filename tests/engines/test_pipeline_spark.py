@@ -23,9 +23,9 @@ from lakestream.pipeline.spark.java import find_java
 from lakestream.pipeline.spark.session import Spark, _on_rows, pack_package
 from lakestream.process.temporary_folders import sweep
 from lakestream.process.umask import current_umask
-from tests.core import batch
-from tests.pipeline_live import start_both
-from tests.serving import eventually
+from tests.support.broker_and_pipeline import start_both
+from tests.support.memory_broker import batch
+from tests.support.serve_process import eventually
 
 PASSWORD = " s3cr3t=of\\the #test:"
 

@@ -24,10 +24,10 @@ from tests.engines.clients.python import Polars, PyIceberg
 from tests.engines.clients.spark import Spark
 from tests.engines.clients.trino import Trino
 from tests.engines.lake import Known
-from tests.lake_live import await_landed, await_pipeline, lakestream, table_of, topic_state
-from tests.serving import Cluster, eventually, serving
-from tests.weed import BUCKET, S3Server, s3_server
-from tests.workload import create_topic, read_all, send
+from tests.support.acked_workload import create_topic, read_all, send
+from tests.support.lake_process import await_landed, await_pipeline, lakestream, table_of, topic_state
+from tests.support.s3_server import BUCKET, S3Server, s3_server
+from tests.support.serve_process import Cluster, eventually, serving
 
 COUNT = 2000
 

@@ -18,9 +18,9 @@ pytest.importorskip("pyspark")
 
 from pyiceberg.catalog.rest import RestCatalog
 
-from tests.lake_live import await_landed, await_pipeline, lakestream, table_of, topic_state
-from tests.serving import Cluster, serving
-from tests.workload import create_topic, send
+from tests.support.acked_workload import create_topic, send
+from tests.support.lake_process import await_landed, await_pipeline, lakestream, table_of, topic_state
+from tests.support.serve_process import Cluster, serving
 
 SLOW = {"lakestream_table_freshness_ms": "600000"}
 """What is produced to such a topic stays in the tail."""

@@ -25,9 +25,10 @@ from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import IdentityTransform, TruncateTransform
 
 from tests.engines.test_lake_end_to_end import COUNT, PARTITIONS, consume, expected, produce, rows
-from tests.lake_live import await_landed, await_pipeline, pipeline_starts, table_of, topic_state
-from tests.serving import ROOT, Cluster, eventually, serving
-from tests.workload import create_topic
+from tests.support.acked_workload import create_topic
+from tests.support.lake_process import await_landed, await_pipeline, pipeline_starts, table_of, topic_state
+from tests.support.places import ROOT
+from tests.support.serve_process import Cluster, eventually, serving
 
 CARE_S, RESTART_S = 120.0, 180.0
 FRESH = {"lakestream_table_freshness_ms": "200"}

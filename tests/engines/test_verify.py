@@ -20,9 +20,9 @@ from lakestream.model.catalog.landed import LandedRange
 from lakestream.model.catalog.tables import NoteRemoved
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.pipeline.landing.freshness import ENABLED
-from tests.forgeries import TopicLake, all_rows
-from tests.iceberg_tables import OtherEngine
-from tests.verify_world import TIME_MS, Checked, VerifyWorld, plain_records, verify_world
+from tests.support.forged_tables import TopicLake, all_rows
+from tests.support.iceberg_tables import OtherEngine
+from tests.support.verified_broker import TIME_MS, Checked, VerifyWorld, plain_records, verify_world
 
 
 @pytest.fixture(scope="module")

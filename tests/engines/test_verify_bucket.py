@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("pyiceberg")
 
-from tests.pipeline_live import live_files
-from tests.verify_world import plain_records, verify_world
-from tests.weed import BUCKET, s3_server
+from tests.support.broker_and_pipeline import live_files
+from tests.support.s3_server import BUCKET, s3_server
+from tests.support.verified_broker import plain_records, verify_world
 
 
 def test_a_topic_in_a_bucket_is_checked_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY
 from lakestream.model.batches.records import Record
 from lakestream.model.batches.wal_object import wal_key
 from lakestream.model.catalog.names import root_of
-from tests.forgeries import (
+from tests.support.forged_tables import (
     TopicLake,
     all_rows,
     cell,
@@ -28,7 +28,7 @@ from tests.forgeries import (
     with_bounds,
     without,
 )
-from tests.verify_world import PIPELINE, Checked, VerifyWorld, verify_world
+from tests.support.verified_broker import PIPELINE, Checked, VerifyWorld, verify_world
 
 DAY_S = 86_400
 

@@ -17,8 +17,9 @@ pytest.importorskip("pyiceberg")
 
 from pyiceberg.catalog.rest import RestCatalog
 
-from tests.serving import ROOT, Cluster, eventually, serving
-from tests.workload import Ledger, create_topic, producing
+from tests.support.acked_workload import Ledger, create_topic, producing
+from tests.support.places import ROOT
+from tests.support.serve_process import Cluster, eventually, serving
 
 KILLS = 2
 PARTITIONS = 3

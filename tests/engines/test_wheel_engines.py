@@ -20,9 +20,9 @@ from tests.engines.environments import build
 from tests.engines.lake import Known
 from tests.engines.test_engines import FRESHNESS, PAGE, blocks
 from tests.engines.test_s3_end_to_end import variables
-from tests.lake_live import await_pipeline
-from tests.serving import Cluster, serving
-from tests.weed import BUCKET, S3Server, s3_server
+from tests.support.lake_process import await_pipeline
+from tests.support.s3_server import BUCKET, S3Server, s3_server
+from tests.support.serve_process import Cluster, serving
 
 pytestmark = [
     pytest.mark.long,

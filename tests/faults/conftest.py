@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.live import Live, living
+from tests.support.live_broker import Live, living
 
 
 @pytest.fixture(scope="module")

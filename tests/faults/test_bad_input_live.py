@@ -13,9 +13,9 @@ from lakestream.model.batches.header import Codec
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka.messages import metadata
 from tests.faults.test_bad_input_network import REFUSED
-from tests.live import Live, ask, decoded, produce, produced
-from tests.toyserver import Client, request
-from tests.unit.test_batch_check import BODIES, patched, with_body, with_crc
+from tests.support.live_broker import Live, ask, decoded, produce, produced
+from tests.support.toy_kafka_server import Client, request
+from tests.unit.model.test_batch_check import BODIES, patched, with_body, with_crc
 
 # One live broker serves all tests of the module, in one test process.
 pytestmark = pytest.mark.xdist_group("bad input")

@@ -18,9 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.toyserver import Client, api_versions_request, frame, metadata_request, produce_request, request
+from tests.support.places import ROOT
+from tests.support.toy_kafka_server import (
+    Client,
+    api_versions_request,
+    frame,
+    metadata_request,
+    produce_request,
+    request,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
 MB = 1 << 20
 CLIENTS_AT_ONCE = 200
 
@@ -64,7 +71,7 @@ def started() -> Iterator[Target]:
         host, port, *pid = given.split(":")
         yield Target((host, int(port)), int(pid[0]) if pid else None, False)
         return
-    command = [sys.executable, "-m", "tests.toyserver"]
+    command = [sys.executable, "-m", "tests.support.toy_kafka_server"]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=ROOT, **streams) as process:
         assert process.stdin is not None

@@ -10,9 +10,9 @@ import pytest
 
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka.messages import fetch
-from tests.live import MB, Live, encoded_request, produced
-from tests.toyserver import api_versions_request
-from tests.workload import create_topic
+from tests.support.acked_workload import create_topic
+from tests.support.live_broker import MB, Live, encoded_request, produced
+from tests.support.toy_kafka_server import api_versions_request
 
 # One live broker serves all tests of the module, in one test process.
 pytestmark = pytest.mark.xdist_group("crowds")

@@ -19,8 +19,8 @@ from lakestream.protocol.kafka.messages.configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.live import MB, Live, ask, decoded, living, produce
-from tests.workload import create_topic
+from tests.support.acked_workload import create_topic
+from tests.support.live_broker import MB, Live, ask, decoded, living, produce
 
 PARTITIONS = 10_000
 SHARE = 500_000

@@ -16,10 +16,10 @@ import pytest
 from lakestream.data.ready_files import is_hidden
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka.messages import fetch
-from tests.live import ask, decoded, produce
-from tests.serving import Cluster, eventually, serving
-from tests.toyserver import Client
-from tests.workload import Ledger, create_topic, producing, read_all, send
+from tests.support.acked_workload import Ledger, create_topic, producing, read_all, send
+from tests.support.live_broker import ask, decoded, produce
+from tests.support.serve_process import Cluster, eventually, serving
+from tests.support.toy_kafka_server import Client
 
 QUICK_SESSION = {"broker_session_ms": 2000, "broker_heartbeat_ms": 400}
 STORAGE_ERROR = 56

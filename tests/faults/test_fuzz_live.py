@@ -14,8 +14,8 @@ import pytest
 
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.protocol.kafka.wire.apis import APIS
-from tests.live import Live, encoded_request
 from tests.property.test_codec_fuzz import mutated
+from tests.support.live_broker import Live, encoded_request
 
 # One live broker serves all tests of the module, in one test process.
 pytestmark = pytest.mark.xdist_group("fuzz")

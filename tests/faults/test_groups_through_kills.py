@@ -7,8 +7,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.serving import eventually, serving
-from tests.workload import Ledger, create_topic, producing
+from tests.support.acked_workload import Ledger, create_topic, producing
+from tests.support.serve_process import eventually, serving
 
 QUICK_SESSION = {"broker_session_ms": 1500, "broker_heartbeat_ms": 300, "group_min_session_timeout_ms": 1000}
 GROUP = {

@@ -16,9 +16,9 @@ pytest.importorskip("pyspark")
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.faults.test_folder_faults import STORAGE_ERROR, damage, fetch_one, fill, objects
-from tests.lake_live import pipeline_starts, topic_state
-from tests.serving import Cluster, eventually, serving
-from tests.workload import create_topic, read_all, send
+from tests.support.acked_workload import create_topic, read_all, send
+from tests.support.lake_process import pipeline_starts, topic_state
+from tests.support.serve_process import Cluster, eventually, serving
 
 START_S = 180.0
 WAIT_S = 60.0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lake_live import await_pipeline, lakestream, topic_state
-from tests.serving import Cluster, _alive, _argv, _children, eventually, serving
-from tests.workload import Ledger, create_topic, producing
+from tests.support.acked_workload import Ledger, create_topic, producing
+from tests.support.lake_process import await_pipeline, lakestream, topic_state
+from tests.support.serve_process import Cluster, _alive, _argv, _children, eventually, serving
 
 KILLS = 20
 PARTITIONS = 6

@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from numpy.typing import NDArray
 
-from tests.lake_live import await_pipeline, table_of, topic_state
-from tests.serving import Cluster, eventually, serving
-from tests.workload import create_topic
+from tests.support.acked_workload import create_topic
+from tests.support.lake_process import await_pipeline, table_of, topic_state
+from tests.support.serve_process import Cluster, eventually, serving
 
 TOPIC, PARTITIONS, SIZE = "bars", 12, 200
 BLOCK = 1000

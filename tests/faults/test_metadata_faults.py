@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import ROOT, Cluster, eventually, serving
-from tests.workload import create_topic, read_all, send
+from tests.support.acked_workload import create_topic, read_all, send
+from tests.support.places import ROOT
+from tests.support.serve_process import Cluster, eventually, serving
 
 # What is made once for the module is made by one test process.
 pytestmark = pytest.mark.xdist_group("metadata faults")

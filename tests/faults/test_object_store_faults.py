@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import Cluster, eventually, serving
-from tests.throttle import Door, throttled
-from tests.weed import BUCKET, s3_server
-from tests.workload import Ledger, create_topic, producing
+from tests.support.acked_workload import Ledger, create_topic, producing
+from tests.support.s3_server import BUCKET, s3_server
+from tests.support.serve_process import Cluster, eventually, serving
+from tests.support.slow_s3 import Door, throttled
 
 # The S3 server is started once for the module, by one test process.
 pytestmark = pytest.mark.xdist_group("object store faults")

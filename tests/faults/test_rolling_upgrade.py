@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from lakestream.model.levels import FIRST, NEWEST
-from tests.serving import ROOT, Cluster, eventually, serving
-from tests.workload import Ledger, create_topic, producing
+from tests.support.acked_workload import Ledger, create_topic, producing
+from tests.support.places import ROOT
+from tests.support.serve_process import Cluster, eventually, serving
 
 LAST_OF_THE_FIRST_LEVEL = "8aedd2333608"
 BROKERS = 3

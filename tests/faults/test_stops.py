@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import Cluster, eventually, serving
-from tests.workload import Ledger, create_topic, ends, producing, send
+from tests.support.acked_workload import Ledger, create_topic, ends, producing, send
+from tests.support.serve_process import Cluster, eventually, serving
 
 QUICK_SESSION = {"broker_session_ms": 1500, "broker_heartbeat_ms": 300}
 

@@ -14,8 +14,8 @@ from lakestream.errors import Corrupt, LakestreamError
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.model.streams import Stream
 from lakestream.stream.history import History
-from tests.core import TestBroker, batch
-from tests.pipeline_live import TestPipeline, start_both, start_pipeline
+from tests.support.broker_and_pipeline import TestPipeline, start_both, start_pipeline
+from tests.support.memory_broker import TestBroker, batch
 
 VALUES = [b"v%d" % n for n in range(50)]
 DAMAGES = 12

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 from lakestream.data.ready_files import is_hidden
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.batches.wal_object import wal_key
-from tests.serving import Cluster, eventually, serving
-from tests.workload import Ledger, create_topic, ends, producing, read_all, send
+from tests.support.acked_workload import Ledger, create_topic, ends, producing, read_all, send
+from tests.support.serve_process import Cluster, eventually, serving
 
 QUICK = {
     "collector_interval_ms": 300,

@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.protocol.kafka.wire import codec
 from lakestream.protocol.kafka.wire.apis import APIS, Api
-from tests.kio_oracle import (
+from tests.support.kio_codec import (
     CASES,
     assert_same,
     assert_same_value,

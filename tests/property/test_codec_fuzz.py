@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakestream.protocol.kafka.wire import codec, fast_requests, framing
 from lakestream.protocol.kafka.wire.apis import APIS, FLEXIBLE_FROM, Api
-from tests.kio_oracle import CASES, case_name, kio_bytes, kio_class, our_class, random_entity
+from tests.support.kio_codec import CASES, case_name, kio_bytes, kio_class, our_class, random_entity
 
 REQUESTS = [case for case in CASES if case[2] == "request"]
 

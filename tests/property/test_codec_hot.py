@@ -7,7 +7,7 @@ import pytest
 
 from lakestream.protocol.kafka.messages import fetch, produce
 from lakestream.protocol.kafka.wire import apis, codec, fast_answers, fast_requests
-from tests.kio_oracle import kio_bytes, kio_class, random_entity
+from tests.support.kio_codec import kio_bytes, kio_class, random_entity
 
 PRODUCE, FETCH = apis.APIS[0], apis.APIS[1]
 ROUNDS = 25

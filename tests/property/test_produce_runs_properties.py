@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lakestream.model.batches.compression import compress
 from lakestream.protocol.serving.admission import Limits
-from tests.produce_world import NOW_MS, World, batch, produce, with_crc
-from tests.toyserver import metadata_request
+from tests.support.produce_connection import NOW_MS, World, batch, produce, with_crc
+from tests.support.toy_kafka_server import metadata_request
 
 Maker = Callable[[int, int, str, int], bytes]
 """Correlation id, partition, topic, version -> a request."""

@@ -16,7 +16,7 @@ from lakestream.protocol.kafka.connections.server import log
 from lakestream.protocol.kafka.connections.shared_board import Switchboard
 from lakestream.protocol.serving.admission import Limits
 from lakestream.protocol.serving.client_warnings import Complaints
-from tests.toyserver import METADATA, metadata_request, produce_request, records_of, toy_server
+from tests.support.toy_kafka_server import METADATA, metadata_request, produce_request, records_of, toy_server
 
 
 class Wire(asyncio.Transport):

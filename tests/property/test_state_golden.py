@@ -5,16 +5,15 @@
 
 import struct
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from lakestream.model.reasons import No, Stranger
 from lakestream.model.state import dump, load
-from tests.command_source import commands, fold, normal_kind
+from tests.support.places import GOLDEN
+from tests.support.random_commands import commands, fold, normal_kind
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 KINDS = {*range(1, 7), *range(10, 28)}
 """The commands of the first version."""
 LENGTH = struct.Struct("<I")

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,9 +17,9 @@ from lakestream.model.members import STORED
 from lakestream.model.reasons import No, Reason, Stranger
 from lakestream.model.stamped_append import STAMPED_APPEND
 from lakestream.model.state import CHECKPOINT, State, apply, dump, load
-from tests.command_source import KINDS, CommandSource, commands, fold, level_of, normal_kind
+from tests.support.places import ROOT
+from tests.support.random_commands import KINDS, CommandSource, commands, fold, level_of, normal_kind
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 seeds = st.integers(0, 1_000_000)
 SEQUENCE, DIGEST, MEMBERS = 0, 1, 4
 DRAWN = {*range(1, 7), *range(10, 28), *range(40, 43), *range(50, 53), *range(54, 58), 65, STAMPED_APPEND}
@@ -61,7 +60,7 @@ def test_the_same_commands_give_the_same_state_byte_for_byte(seed: int) -> None:
 def test_the_hash_seed_does_not_matter() -> None:
     def digest(hash_seed: str) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "tests.command_source", "7", "2000"]
+        command = [sys.executable, "-m", "tests.support.random_commands", "7", "2000"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
         return done.stdout
 

@@ -20,7 +20,7 @@ from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.errors import Corrupt
 from lakestream.model.batches import header
 from lakestream.model.batches.header import Codec
-from tests.raw_records import RawRecord, digest, encode, read
+from tests.support.raw_records import RawRecord, digest, encode, read
 
 blobs = st.none() | st.binary(max_size=40)
 header_keys = st.text(max_size=6).map(str.encode) | st.binary(max_size=6)

@@ -11,7 +11,7 @@ from lakestream.model.batches.wal_object import merged_key, wal_key
 from lakestream.model.state import dump, load
 from lakestream.stream.housekeeping.merging import MoveLimits
 from lakestream.stream.limits import ReadLimits
-from tests.upkeep_world import CLUSTER, GRACE_MS, Broker, World
+from tests.support.housekeeping_cluster import CLUSTER, GRACE_MS, Broker, World
 
 LIMITS = MoveLimits(
     merge_bytes=200_000, merge_entries=60, quiet_ms=2000, many_entries=16, window_entries=4,

@@ -16,7 +16,7 @@ from lakestream.model.groups.membership import coordinator
 from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.reasons import Reason
 from lakestream.stream.groups.waiting_members import Joined
-from tests.groupcore import GroupBroker, GroupCluster, HandClock, rest
+from tests.support.group_brokers import GroupBroker, GroupCluster, HandClock, rest
 
 PARTITIONS = 4
 STEP_S = 0.1

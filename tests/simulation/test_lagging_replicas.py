@@ -22,7 +22,7 @@ from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.testing.faults import NO_FAULTS, FaultyLog, FaultyWal, Link
 from lakestream.testing.simulation.event_loop import Process, SimClock, SimulatedLoop, run
-from tests.core import checkpoint_now
+from tests.support.memory_broker import checkpoint_now
 
 TOPIC = bytes(16)
 

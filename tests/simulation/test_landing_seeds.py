@@ -1,7 +1,7 @@
 """Topics become tables on virtual time, many seeds: pipelines die, pause and race, other engines work on the tables.
 
 Seed n runs mix n modulo their number, so each chunk has some of every mix. A failing seed says how to run it again;
-what the first ones found has tests of its own in tests/unit/test_pipeline_moved_meanwhile.py.
+what the first ones found has tests of its own in tests/unit/pipeline/test_moved_meanwhile.py.
 """
 
 import pytest

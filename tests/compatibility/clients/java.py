@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.compatibility.clients.face import LIMIT_S, Ack, Config, Record, Refused, Stored
+from tests.support.places import ROOT
 
 TOOLS: Final = ("java", "javac", "mvn")
 SOURCES: Final = Path(__file__).resolve().parents[1] / "java"
-CACHE: Final = Path(__file__).resolve().parents[3] / "build" / "compatibility-java"
+CACHE: Final = ROOT / "build" / "compatibility-java"
 LOGGING: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 FLAGS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", LOGGING)
 

@@ -20,7 +20,7 @@ from kio.serial import entity_reader
 
 from lakestream.protocol.kafka.wire.apis import APIS, Api
 from tests.compatibility.differential.entities import build, field_names, plain
-from tests.kio_oracle import kio_bytes
+from tests.support.kio_codec import kio_bytes
 
 LIMIT_S = 20.0
 BY_NAME = {api.name: api for api in APIS.values()}

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from tests.engines.clients.face import DELETE, INSERT, READ, TRAVEL, UPDATE, EngineError, Remote
-from tests.weed import S3Server
+from tests.support.s3_server import S3Server
 
 ATTEMPTS = 20
 

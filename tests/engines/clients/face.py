@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from tests.engines.environments import build
-from tests.weed import S3Server
+from tests.support.s3_server import S3Server
 
 STATEMENT_S = 300.0
 PROGRAMS = Path(__file__).parent / "programs"

@@ -8,7 +8,7 @@ import pytest
 from tests.engines.clients.face import Engine
 from tests.engines.clients.trino import Trino
 from tests.engines.environments import build
-from tests.weed import S3Server
+from tests.support.s3_server import S3Server
 
 
 def opened(kind: type[Engine], uri: str, folder: Path, store: S3Server | None = None) -> Engine:

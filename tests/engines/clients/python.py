@@ -11,7 +11,7 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 
 from tests.engines.clients.face import ALL, READ, TRAVEL, EngineError, Row
-from tests.weed import S3Server
+from tests.support.s3_server import S3Server
 
 
 class PyIceberg:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from tests.engines.clients.face import Remote
 from tests.engines.environments import build
-from tests.weed import S3Server
+from tests.support.s3_server import S3Server
 
 
 class Spark(Remote):

@@ -12,8 +12,8 @@ import httpx
 
 from tests.engines.clients.face import STATEMENT_S, EngineError, Sql
 from tests.engines.environments import build
-from tests.serving import eventually
-from tests.weed import S3Server, free_ports
+from tests.support.s3_server import S3Server, free_ports
+from tests.support.serve_process import eventually
 
 START_S = 300.0
 NODE_ATTEMPTS = 60

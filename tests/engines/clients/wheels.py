@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from tests.engines.clients.face import DELETE, INSERT, READ, TRAVEL, Remote, Row
-from tests.weed import S3Server
+from tests.support.s3_server import S3Server
 
 ENVIRONMENT = "wheels"
 

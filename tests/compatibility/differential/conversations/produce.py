@@ -7,7 +7,7 @@ from lakestream.model.batches import header as layout
 from lakestream.model.batches.header import checksum
 from tests.compatibility.differential.entities import plain
 from tests.compatibility.differential.peer import BY_NAME, NO_SUCH_ID, MadeTopic, Talk, versions
-from tests.raw_records import RawRecord, encode
+from tests.support.raw_records import RawRecord, encode
 
 PLAIN = (-1, -1, -1)
 TIME = 1_700_000_000_000
