@@ -100,15 +100,15 @@ async def test_t7_a_commit_whose_answer_was_lost_is_looked_up(
     [stream] = await world.broker.topic("orders")
     await world.fill(stream)
     assert await world.land() == 0
-    outside = world.pipeline.tables.catalogs.external
-    assert outside is not None
-    commit = outside.catalog.commit
+    external = world.pipeline.tables.catalogs.external
+    assert external is not None
+    commit = external.catalog.commit
 
     def unanswered(*asked: Any) -> str:
         commit(*asked)
         raise Unknown("the connection broke")
 
-    monkeypatch.setattr(outside.catalog, "commit", unanswered)
+    monkeypatch.setattr(external.catalog, "commit", unanswered)
     await world.fill(stream)
     assert await world.land() == 0
     assert world.offsets() == [(0, n) for n in range(20)] and not world.pipeline.driver.freshness.setbacks

@@ -42,7 +42,7 @@ def jobs(world: OutsideWorld) -> CareJobs:
     return care_jobs(world.pipeline, world.folder)
 
 
-def outside_of(pipeline: TestPipeline) -> ExternalCatalog:
+def external_of(pipeline: TestPipeline) -> ExternalCatalog:
     assert pipeline.tables.catalogs.external is not None
     return pipeline.tables.catalogs.external
 
@@ -145,7 +145,7 @@ async def test_t8_rows_that_others_delete_during_a_rewrite_do_not_come_back(
 async def test_t8_a_delete_that_comes_between_the_check_and_the_commit_is_not_undone(
     world: OutsideWorld, stream: Stream, jobs: CareJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = outside_of(world.pipeline).catalog
+    catalog = external_of(world.pipeline).catalog
     commit, waiting = catalog.commit, [delete_again]
 
     def late(*args: Any) -> str:
@@ -274,14 +274,14 @@ async def test_a_crash_between_the_commit_and_the_state_heals_by_itself(
         raise Died
 
     # Only the commit's own telling dies, not the look at the table before it.
-    outside, topic_id = outside_of(world.pipeline), stream.topic.id
-    commit = outside.commit
+    external, topic_id = external_of(world.pipeline), stream.topic.id
+    commit = external.commit
 
     async def dying(*args: Any) -> Any:
-        monkeypatch.setattr(outside, step, die)
+        monkeypatch.setattr(external, step, die)
         return await commit(*args)
 
-    monkeypatch.setattr(outside, "commit", dying)
+    monkeypatch.setattr(external, "commit", dying)
     with pytest.raises(Died):
         if job == "delete":
             await jobs.delete(topic_id, "stream_offset = 3", quiet)
@@ -308,14 +308,14 @@ async def test_what_another_pipeline_tells_first_is_noted_once(
     world: OutsideWorld, stream: Stream, jobs: CareJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = await world.another(member=1_000_001)
-    outside, accept = outside_of(world.pipeline), outside_of(world.pipeline)._accept
+    external, accept = external_of(world.pipeline), external_of(world.pipeline)._accept
 
     async def late(*args: Any) -> Any:
         await other.driver.drain()
         await world.caretaker(pipeline=other).step()
         return await accept(*args)
 
-    monkeypatch.setattr(outside, "_accept", late)
+    monkeypatch.setattr(external, "_accept", late)
     await jobs.delete(stream.topic.id, "stream_offset = 3", quiet)
     assert world.proven()
     assert [one.records for one in world.landing().removed[0]] == [1]
@@ -327,7 +327,7 @@ async def test_what_another_pipeline_tells_first_is_noted_once(
 async def test_t7_a_commit_whose_answer_is_lost_is_looked_up_before_anything_is_deleted(
     world: OutsideWorld, stream: Stream, jobs: CareJobs, monkeypatch: pytest.MonkeyPatch, made: bool, job: str
 ) -> None:
-    catalog, before = outside_of(world.pipeline).catalog, lake(world)
+    catalog, before = external_of(world.pipeline).catalog, lake(world)
     commit = catalog.commit
 
     def silent(*args: Any) -> str:
@@ -356,7 +356,7 @@ async def test_files_that_a_new_branch_of_others_needs_stay_although_we_expire_t
     """Between our look at the table and our commit somebody writes to a branch that goes on from an old snapshot."""
     old = world.table().current_snapshot().snapshot_id
     await jobs.delete(stream.topic.id, "stream_offset >= 10", quiet)
-    catalog = outside_of(world.pipeline).catalog
+    catalog = external_of(world.pipeline).catalog
     commit = catalog.commit
 
     def late(*args: Any) -> str:
@@ -380,7 +380,7 @@ async def test_files_that_a_new_branch_of_others_needs_stay_although_we_expire_t
 async def test_t12_orphans_of_a_dead_pipeline_go_and_it_cannot_commit_them_any_more(
     world: OutsideWorld, stream: Stream, jobs: CareJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zombie, asleep = outside_of(world.pipeline), list[Any]()
+    zombie, asleep = external_of(world.pipeline), list[Any]()
 
     async def sleep(*args: Any) -> int:
         asleep.append(args)
@@ -399,8 +399,8 @@ async def test_t12_orphans_of_a_dead_pipeline_go_and_it_cannot_commit_them_any_m
     assert dry.figures["ours"] == len(left) and left <= lake(world)
     done = await care.remove_orphans(stream.topic.id, 0, dry_run=False)
     assert done.figures["ours"] == len(left) and not left & lake(world)
-    [(topic, commit, removed)] = asleep
-    assert not isinstance(await zombie.commit(topic, commit, removed), int), "what it prepared is worthless"
+    [(topic, commit)] = asleep
+    assert not isinstance(await zombie.commit(topic, commit), int), "what it prepared is worthless"
     assert world.offsets() == kept(range(20)) and world.proven(pipeline=other)
     await other.stop()
 

@@ -227,9 +227,9 @@ async def test_t7_a_crash_between_the_commit_and_the_state_is_healed_without_wri
     async def die(*_: Any) -> None:
         raise Died
 
-    outside = world.pipeline.tables.catalogs.external
-    assert outside is not None
-    monkeypatch.setattr(outside, "_accept", die)
+    external = world.pipeline.tables.catalogs.external
+    assert external is not None
+    monkeypatch.setattr(external, "_accept", die)
     await world.fill(stream, tag="x")
     with pytest.raises(Died):
         await world.land()
@@ -251,10 +251,10 @@ async def test_what_a_crash_left_untold_is_told_although_somebody_deleted_in_bet
     async def die(*_: Any) -> None:
         raise Died
 
-    outside = world.pipeline.tables.catalogs.external
-    assert outside is not None
+    external = world.pipeline.tables.catalogs.external
+    assert external is not None
     with monkeypatch.context() as patch:
-        patch.setattr(outside, "_accept", die)
+        patch.setattr(external, "_accept", die)
         await world.fill(stream, tag="x")
         with pytest.raises(Died):
             await world.land()
@@ -285,7 +285,7 @@ async def test_t12_files_of_a_pipeline_that_died_are_swept_and_it_cannot_commit_
     assert zombie is not None
     asleep: list[Any] = []
 
-    async def sleep(topic: Any, commit: Any, _: Any) -> int:
+    async def sleep(topic: Any, commit: Any) -> int:
         asleep.append((topic, commit))
         raise Died
 
@@ -392,10 +392,10 @@ async def test_what_a_crash_left_untold_is_told_from_the_rows_when_the_summaries
     async def die(*_: Any) -> None:
         raise Died
 
-    outside = world.pipeline.tables.catalogs.external
-    assert outside is not None
+    external = world.pipeline.tables.catalogs.external
+    assert external is not None
     with monkeypatch.context() as patch:
-        patch.setattr(outside, "_accept", die)
+        patch.setattr(external, "_accept", die)
         await world.fill(stream, tag="x")
         with pytest.raises(Died):
             await world.land()
