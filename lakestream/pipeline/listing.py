@@ -1,6 +1,6 @@
-"""Every topic's table in words: where it is, how far it has come, what waits, and whether anybody lands at all.
+"""The listing of topics' tables: where each table is, how far it has come, what waits, and whether a pipeline runs.
 
-It is made of a broker's state, and of the head of each table's metadata file; `lakestream tables` shows it.
+It is made of a broker's state and the head of each table's metadata file; `lakestream tables` prints it.
 """
 
 from importlib.util import find_spec
@@ -32,10 +32,10 @@ Json = dict[str, Any]
 
 
 class Listing:
-    """Tells of tables. What is in a metadata file never changes, so it is read once."""
+    """Describes tables. A metadata file never changes, so each is read once."""
 
     def __init__(self, store: TableStore, namespace: str = STREAMS) -> None:
-        """`namespace`: that of the topics' tables in another catalog."""
+        """`namespace`: the namespace of the topics' tables in an external catalog."""
         self._store = store
         self._namespace = namespace
         self._known: dict[str, tuple[str, Json]] = {}
@@ -74,13 +74,13 @@ class Listing:
         return known[1]
 
     def _pinned(self, location: str) -> Json:
-        """What only older snapshots lead to: many files are read for it, so it is told of one table at a time."""
+        """Files that only older snapshots use. Many files are read for this, so only for one table at a time."""
         if not location:
             return {}
         try:
             found = pinned(self._store, TableMetadata.parse(self._store.get(location)))
         except LakestreamError:
-            return {}  # the table has moved on, or says itself what is wrong
+            return {}  # the table has moved on, or the listing says already what is wrong
         return {
             "pinned_files": found.files, "pinned_bytes": found.bytes, "pinned_metadata_bytes": found.metadata_bytes,
         }  # fmt: skip
@@ -92,7 +92,7 @@ def _last_failure(request: CareRequest | None) -> str:
 
 
 def described(metadata: TableMetadata) -> Json:
-    """What a metadata file says of the table's size and past."""
+    """The table's size and its snapshots, out of its metadata file."""
     current = metadata.current
     summary = metadata.summary(current.snapshot_id) if current is not None else {}
     sizes = {name: int(summary[key]) for name, key in SIZES.items() if summary.get(key, "").isdecimal()}
@@ -140,7 +140,7 @@ def describe_table(state: State, topic: Topic) -> Json:
 
 
 def describe_pipeline(state: State) -> Json:
-    """Who lands, or why nobody does, as far as it is known."""
+    """The pipelines that run, or why none does, as far as the state says."""
     live = [member for member in state.members.live() if member.role == PIPELINE_ROLE]
     return {
         "running": bool(live),

@@ -62,7 +62,7 @@ class ServiceOptions:
     schedule: CareSchedule = field(default_factory=CareSchedule)
     history: SnapshotHistory = field(default_factory=SnapshotHistory)
     catalog: CatalogAddress | None = None
-    """Where tables are made, if not in our own catalog."""
+    """The external catalog that new tables are made in; None: our own catalog."""
     drain_s: float = 10.0
     once: bool = False
     """Land what waits, then stop."""
@@ -197,7 +197,7 @@ class Pipeline:
 
 
 def store_with_external(root: str, replica: Replica, catalog: CatalogAddress | None) -> WiderStore:
-    """The cluster's store, with the folders that another catalog has placed tables in."""
+    """The cluster's store, and the folders where an external catalog has placed tables."""
     return WiderStore(
         open_table_store(root),
         lambda: outside_roots(replica.state.catalog),

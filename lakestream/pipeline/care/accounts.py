@@ -1,10 +1,10 @@
-"""Accounting: what others' snapshots took from a table or changed in it is noted in the state before they expire (T16).
+"""Accounting: rows that other engines removed or changed are noted in the state before the snapshots expire (T16).
 
-So are our own that took rows from a table in another catalog, if the state was not told of them (snapshots_since.py).
-The snapshots, as many as follow one another, are compared with the one before them: one commit may be several, first
-taking rows away and then bringing them back changed. The rows of all files that differ are counted and hashed on both
-sides, by partition. What is missing after is removed; a row that is another one counts as no row less, and as the
-difference of the two hashes. Rewrites cancel out. Where a snapshot is gone before we came, that is noted instead.
+The same holds for our own snapshots that removed rows from a table in an external catalog, if the state was not told of
+them (snapshots_since.py). Neighbouring snapshots are compared, as one, with the snapshot before them: one commit may be
+several snapshots, one that removes rows and one that adds them again, changed. The rows of all files that differ are
+counted and hashed on both sides, by partition. Missing rows are removed ones; a changed row counts as no row less, and
+as the difference of the two hashes. Rewrites cancel out. If a snapshot expired before it was compared, that is noted.
 """
 
 import logging
@@ -31,7 +31,7 @@ Span = tuple[int, int]
 
 
 class Accounts:
-    """Keeps the accounts of all tables."""
+    """Accounts for the snapshots of all tables."""
 
     def __init__(self, replica: Replica, tables: TopicTables, runs_to_compare: CareRuns) -> None:
         self._replica = replica
@@ -39,7 +39,7 @@ class Accounts:
         self._runs = runs_to_compare
 
     def due(self, topic_id: bytes, table: Table) -> bool:
-        """Whether others have committed something that is not accounted for."""
+        """Whether the table has snapshots that are not accounted for."""
         landing = self._replica.state.catalog.landings.get(topic_id)
         if landing is None:
             return False
@@ -49,7 +49,7 @@ class Accounts:
         return not unaccounted.complete or bool(runs)
 
     async def settle(self, topic_id: bytes, progress: Progress) -> Result:
-        """Account for all snapshots there are, one run after the other."""
+        """Account for all snapshots of the table, one run after the other."""
         result = Result()
         table = await self._tables.table_of(topic_id)
         if isinstance(table, Failed):
@@ -58,7 +58,7 @@ class Accounts:
         landing = self._replica.state.catalog.landings[topic_id]
         unaccounted = unaccounted_snapshots(metadata, landing.accounted)
         external = self._tables.is_external(topic_id)
-        # Each note holds on top of what was accounted for when we looked: another pipeline may do the same meanwhile.
+        # Each note names the account that it continues: another pipeline may account for the same snapshots meanwhile.
         accounted, unproven = landing.accounted, not unaccounted.complete
         for run in runs_to_compare(unaccounted, metadata, landing.accounted, external=external):
             removed, sure = await self._judge(table, run, progress)
@@ -71,7 +71,7 @@ class Accounts:
         return result
 
     async def _judge(self, table: Table, run: SnapshotRun, progress: Progress) -> tuple[list[LandedRange], bool]:
-        """What snapshots did, and whether that is sure."""
+        """The rows that a run of snapshots removed, and whether that is certain."""
         if not run.known:
             return [], False
         off, files_of = self._tables.files.off, self._tables.format.files
@@ -82,12 +82,12 @@ class Accounts:
             had = await self._rows(table, before, differ, progress)
             has = await self._rows(table, after, differ, progress)
         except (Missing, Corrupt, Lost) as error:
-            log.warning("a snapshot of others cannot be accounted for: %s", error)
+            log.warning("a snapshot of another engine cannot be accounted for: %s", error)
             return [], False
         return difference(had, has, rewritten=not after.data.keys() <= before.data.keys())
 
     def _differing(self, before: LiveFiles, after: LiveFiles) -> set[str]:
-        """Data files that are in one snapshot only, or that a delete file of one snapshot only speaks of."""
+        """Data files that are in one snapshot only, or that a delete file of only one snapshot names."""
         differ = before.data.keys() ^ after.data.keys()
         known = {one.path for one in before.deletes} ^ {one.path for one in after.deletes}
         for path in known:
@@ -116,10 +116,10 @@ def _source(side: LiveFiles, file: LiveFile) -> CareFile:
 def difference(
     had: Iterable[CountedRows], has: Iterable[CountedRows], *, rewritten: bool
 ) -> tuple[list[LandedRange], bool]:
-    """Rows that were there and are not, or are others; False if there are more than there were.
+    """The rows that are gone or changed; and False if there are more rows than before, which cannot be.
 
-    `rewritten`: there are files that were not there, so any row of the old ones may be another one now. Else rows only
-    went, and the difference is theirs alone.
+    `rewritten`: there are new files, so any row of the old files may be a changed one now. Else rows were only removed,
+    and the difference is that of the removed rows.
     """
     before, after = _summed(had), _summed(has)
     found: list[LandedRange] = []
@@ -147,7 +147,7 @@ def _summed(parts: Iterable[CountedRows]) -> dict[int, CountedRows]:
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The same offsets in as few spans as there can be, in order."""
+    """The same offsets as few spans in order, none of which touch."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -158,7 +158,7 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def minus(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Offsets of the first that are not among the second; both are in order."""
+    """The offsets of `spans` that are not in `others`; both are in order."""
     found: list[Span] = []
     at = 0
     for start, end in spans:

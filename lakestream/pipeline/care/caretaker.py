@@ -1,10 +1,10 @@
-"""The caretaker: looks after all topics' tables beside the rounds, by itself and when somebody asks.
+"""The caretaker: takes care of all topics' tables beside the rounds, by itself and by request.
 
     requests in the state, the oldest first -> tables that changed: accounts (T16), small files, rows that retention
     lets go (T21), old snapshots of idle tables (T11) -> now and then: orphans (T12)
 
-One job at a time; each leaves the table whole, whenever it is killed. A request that its pipeline did not live to
-answer is begun again by the next one, once (requests.py).
+One job runs at a time; each leaves the table whole, whenever it is killed. A request whose pipeline died before it
+answered is begun once more by the next pipeline (requests.py).
 """
 
 import asyncio
@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 
 NEVER_MS = 1 << 62
 IN_A_ROW = 2
-"""Care that failed so often is noted for all to see: once may be a race that somebody else won."""
+"""After so many failures in a row the reason is noted in the state: one may be a race that another writer won."""
 PILED_UP = 8
-"""So many times the files that call for a rewrite are rewritten even while others change the table."""
+"""With so many times the files that call for a rewrite, they are rewritten even while engines change the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CareSchedule:
-    """What is done without being asked."""
+    """The care that needs no request, and when it is due."""
 
     enabled: bool = True
     orphans_first_s: float = 30.0
@@ -58,21 +58,21 @@ class CareSchedule:
     others_ms: int = OTHERS_MS
     look_s: float = 1.0
     again_s: float = 60.0
-    """A table that did not change, or whose care failed, is looked at again so late."""
+    """The pause before a table is looked at again that did not change, or whose care failed."""
     hang_s: float = 1800.0
     """A request without progress for so long is broken off (requests.py)."""
     others_rest_s: float = 60.0
-    """So long after others changed a table its files are left as they are: who goes on needs them (T14)."""
+    """For so long after an engine changed a table its files are not rewritten: its next DELETE may need them (T14)."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the caretaker remembers of a table: derived, and found again when it is lost."""
+    """The caretaker's memory of a table. All of it can be found again."""
 
     location: str = ""
     again_s: float = 0.0
     files: int = 0
-    """How many there were when files were last planned."""
+    """The number of files when a rewrite was last planned."""
     deletes: int = 0
     kept: dict[int, int] = field(default_factory=dict)
     orphans_s: float = 0.0
@@ -99,7 +99,7 @@ class Caretaker:
         self.requests = CareRequests(replica, clock, self._do, schedule.hang_s)
         self._unbound_s = self._began_s + schedule.orphans_first_s
         self._unbound_removed = False
-        """Somebody looked during this step: once is enough for all who ask at a time."""
+        """A request of this step has looked for unbound tables: once is enough for all requests of a step."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -114,7 +114,7 @@ class Caretaker:
             await asyncio.sleep(self._schedule.look_s)
 
     async def step(self) -> None:
-        """What was asked for, then one look at all tables."""
+        """Answer the requests, then look at every table once."""
         if not self._replica.epoch:
             return
         self._unbound_removed = False
@@ -152,7 +152,7 @@ class Caretaker:
                 return await self.remove_orphans(topic_id, age_ms, dry_run=arguments.get("dry_run") == "true")
             case "repair":
                 return await self.repair(topic_id, accept_loss=arguments.get("accept_loss") == "true")
-        raise NotDone(f"nobody here knows how to {one.kind} a table")
+        raise NotDone(f"this pipeline does not know how to {one.kind} a table")
 
     # -- by itself ----------------------------------------------------------------------------------------------------
 
@@ -203,12 +203,12 @@ class Caretaker:
             log.info("accounted for others' snapshots: %s", result.figures)
 
     async def _tidy_files(self, topic: Topic, metadata: TableMetadata, seen: _Seen) -> None:
-        """Look for files to rewrite when there are as many new ones as make a tier full, or new deletes."""
+        """Plan a rewrite when there are as many new files as fill a tier, or new delete files."""
         files, deletes = _counts(metadata)
         if files - seen.files < self._limits.small_files and deletes == seen.deletes:
             seen.files = min(seen.files, files)
             return
-        if self._others_at_work(metadata) and files - seen.files < PILED_UP * self._limits.small_files:
+        if self._engines_at_work(metadata) and files - seen.files < PILED_UP * self._limits.small_files:
             return
         result = await self._jobs.optimize(topic.id, quiet, asked=False)
         if result.figures:
@@ -216,8 +216,8 @@ class Caretaker:
         after = await self._tables.table_of(topic.id)
         seen.files, seen.deletes = _counts(after.metadata) if not isinstance(after, Failed) else (files, deletes)
 
-    def _others_at_work(self, metadata: TableMetadata) -> bool:
-        """Whether somebody else changed the table lately: their DELETE fails if we replace a file that it copies."""
+    def _engines_at_work(self, metadata: TableMetadata) -> bool:
+        """Whether another engine changed the table lately: its DELETE fails if we replace a file that it copies."""
         since_ms = self._clock.wall_ms() - self._schedule.others_rest_s * 1000
         recent = (head for head in metadata.snapshots[-RECENT_MAX:] if head.timestamp_ms > since_ms)
         return any(not is_ours(metadata.summary(head.snapshot_id)) for head in recent)
@@ -232,7 +232,7 @@ class Caretaker:
             log.info("rows of topic %s went by retention: %s", topic.name, result.figures)
 
     async def _expire(self, topic: Topic) -> None:
-        """A table that is landed in expires its snapshots itself; an idle one would keep them."""
+        """Expire the snapshots of an idle table; each landing does so for the others."""
         table = await self._tables.table_of(topic.id)
         if isinstance(table, Failed) or table.metadata.current is None:
             return
@@ -246,8 +246,8 @@ class Caretaker:
     async def remove_orphans(self, topic_id: bytes, older_than_ms: int | None, *, dry_run: bool) -> Result:
         """Delete files that nothing leads to. List first, then fold to the end, then judge (T12).
 
-        Ours may have been left by an expiry a moment ago, by a pipeline that is dead now: they go when we have seen
-        them so for the readers' grace (T11), or at once if somebody says how old they have to be.
+        Files of ours may be the leftovers of an expiry a moment ago, by a pipeline that is dead now: they go when this
+        pipeline has seen them unused for the readers' grace (T11), or at once if the request says an age.
         """
         tables, files = self._tables, self._tables.files
         listed = await files.off(_dated, files.store, f"{root_of(self._bound(topic_id).location)}/")
@@ -266,7 +266,7 @@ class Caretaker:
             log.info("removed %d files of ours and %d of others that nothing led to", len(ours), len(found.others))
         said = ["nothing was removed: a dry run"] if dry_run else []
         if spared:
-            said.append(f"{spared} files of ours have {grace_s:.0f} s for those who read them")
+            said.append(f"{spared} files of ours stay {grace_s:.0f} s more for their readers")
         size = sum(found.sizes[uri] for uri in going)
         figures = {"ours": len(ours), "others": len(found.others), "spared": spared, "bytes": size}
         return Result("; ".join(said), figures)
@@ -293,9 +293,9 @@ class Caretaker:
         return judge_orphans(listed, over, known, newest, before_ms=before_ms, spared=spared)
 
     async def repair(self, topic_id: bytes, *, accept_loss: bool) -> Result:
-        """Mend what can be mended, look at everything, and release the topic. Raises what is still wrong.
+        """Mend the table, check all of its files, and release the topic. Raises NotDone with what is still wrong.
 
-        Rows that are given up are in no account any more: the past is then unproven (T16).
+        Rows that are given up cannot be accounted for: the table is unproven from then on (T16).
         """
         tables, topic = self._tables, self._replica.state.topics.by_id[topic_id]
         tools = Tools(self._replica, tables, self._clock, self._random)
@@ -321,11 +321,11 @@ class Caretaker:
 
 
 async def quiet(_: str) -> None:
-    """Nobody asked, so nobody is told how far it is."""
+    """The progress of care that was not requested: not reported."""
 
 
 def _counts(metadata: TableMetadata) -> tuple[int, int]:
-    """Data files and delete files, as the newest summary says."""
+    """The numbers of data files and delete files, as the newest summary says."""
     summary = metadata.summary(metadata.current_snapshot_id) if metadata.current_snapshot_id is not None else {}
     reason_of = (summary.get(name, "") for name in ("total-data-files", "total-delete-files"))
     files, deletes = (int(text) if text.isdecimal() else 0 for text in reason_of)
@@ -333,7 +333,7 @@ def _counts(metadata: TableMetadata) -> tuple[int, int]:
 
 
 def _dated(store: TableStore, prefix: str) -> list[tuple[str, int, int]]:
-    """A store that does not tell ages has no old files."""
+    """(URI, size, time of the last change) of each file. Files of a store without times count as new."""
     list_dated: Callable[[str], Sequence[tuple[str, int, int]]] | None = getattr(store, "list_dated", None)
     return list(list_dated(prefix)) if list_dated is not None else [(*one, NEVER_MS) for one in store.list(prefix)]
 

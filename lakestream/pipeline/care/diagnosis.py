@@ -1,4 +1,4 @@
-"""What a topic's table consists of is looked at, and what is wrong with it is said: after a repair, and for people."""
+"""The diagnosis of a topic's table after a repair: whether its files are there and agree with the state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from lakestream.model.topics import Topic
 from lakestream.pipeline.tables.topic_tables import TopicTables
 
 NAMED_MAX = 5
-"""How many lost files are named."""
+"""The number of lost files that a diagnosis names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is wrong with a table. `lost` are data files that are not there or not whole; the rest is for people."""
+    """The faults of a table. `lost`: data files that are missing or not whole; `problems`: for the operator."""
 
     problems: tuple[str, ...]
     lost: tuple[LiveFile, ...]
@@ -85,7 +85,7 @@ def _progress(tables: TopicTables, table: Table, state: State, topic: Topic) -> 
 
 
 def _is_there(store: TableStore, sizes: dict[str, int], path: str, size: int) -> bool:
-    """Somebody may have added files that lie elsewhere in the warehouse."""
+    """Whether a file is there and whole. `sizes`: the table's folder; other engines may add files outside of it."""
     if path in sizes:
         return sizes[path] == size
     return dict(store.list(path)).get(path) == size

@@ -45,9 +45,9 @@ from lakestream.stream.long_work import chunks
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-"""How often a job is done again because others committed meanwhile."""
+"""How often a job is tried while other writers commit in between."""
 STRADDLE_SHARE = 0.5
-"""A file that retention cuts is rewritten when so much of it has to go."""
+"""A file that retention cuts is rewritten when this share of its rows has to go."""
 
 class CareJobs:
     """Does the jobs, one at a time."""
@@ -64,13 +64,13 @@ class CareJobs:
 
     @property
     def grace_s(self) -> float:
-        """How long files that nothing leads to stay for who reads them."""
+        """How long unused files stay for their readers (T11)."""
         return self._driver.obsolete_grace_s
 
     # -- rewriting ----------------------------------------------------------------------------------------------------
 
     async def optimize(self, topic_id: bytes, progress: Progress, *, asked: bool, everything: bool = False) -> Result:
-        """Large sorted files instead of small ones, without deleted rows."""
+        """Rewrite small files as large sorted ones, without deleted rows."""
         result = Result()
 
         async def attempt(name: RoundName) -> None:
@@ -127,7 +127,7 @@ class CareJobs:
     # -- rows that go -------------------------------------------------------------------------------------------------
 
     async def delete(self, topic_id: bytes, where: str, progress: Progress) -> Result:
-        """Rows of the table that fulfil a condition go, between rounds; what has not landed yet stays (T14, T15)."""
+        """Delete the rows of the table that fulfil a condition; records that have not landed yet stay (T14, T15)."""
         if problem := await self._tables.files.off(self.condition_problem, where):
             raise NotDone(f"this is no condition over the table's rows: {problem}")
         result = Result()
@@ -145,13 +145,13 @@ class CareJobs:
         return result
 
     def condition_problem(self, where: str) -> str:
-        """Why a text is no condition over a table's rows, or nothing. Blocks."""
+        """Why a text is no condition over a table's rows; empty if it is one. Blocks."""
         return check_apart(where)
 
     async def retain(
         self, topic_id: bytes, keep_from: Mapping[int, int], progress: Progress, share: float = STRADDLE_SHARE
     ) -> Result:
-        """Rows below these offsets go: whole files at once, of files that have both when it is worth while (T21)."""
+        """Remove the rows below these offsets: whole files, and files that `share` of has to go (T21)."""
         result = Result()
 
         async def attempt(name: RoundName) -> None:
@@ -184,7 +184,7 @@ class CareJobs:
         return await self.runs.run_all(tasks, progress, "went through")
 
     async def _counted(self, picture: Picture, files: Sequence[LiveFile], progress: Progress) -> list[Cared]:
-        """What rows there are in files."""
+        """The rows of files, counted and hashed by partition."""
         tasks = [
             self.runs.task(picture.table, number, DIGEST, [picture.source(file) for file in some])
             for number, some in enumerate(self.runs.by_bytes(files))
@@ -210,7 +210,7 @@ class CareJobs:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     async def expire(self, topic_id: bytes, older_than_ms: int | None) -> Result:
-        """Old snapshots are forgotten; those that are not accounted for stay (T16)."""
+        """Expire old snapshots; those that are not accounted for stay (T16)."""
         result = Result()
 
         def plan(table: Table) -> Commit:
@@ -239,7 +239,7 @@ class CareJobs:
     # -- the way there ------------------------------------------------------------------------------------------------
 
     async def _until_done(self, topic_id: bytes, attempt: Callable[[RoundName], Awaitable[None]]) -> None:
-        """Do it, and again if others committed meanwhile. Each time the files are those of a round of their own."""
+        """Attempt a job until no other writer commits in between. Each attempt writes the files of its own round."""
         for left in reversed(range(ATTEMPTS)):
             name = self._driver.open_round()
             try:
@@ -247,10 +247,10 @@ class CareJobs:
                 self._driver.close_round(name)
                 return
             except Stale as error:
-                log.info("care of a table is begun anew: %s", error)
+                log.info("care of a table begins again: %s", error)
                 self._over(name)
                 if not left:
-                    raise NotDone(f"others commit all the time: {error}") from error
+                    raise NotDone(f"other writers commit all the time: {error}") from error
             except LakestreamError:
                 self._over(name)
                 raise
@@ -258,7 +258,7 @@ class CareJobs:
                 self._tables.format.protect(topic_id, None)
 
     def _over(self, name: RoundName) -> None:
-        """A round that failed left files behind. One that is broken off stays open: its command may be on its way."""
+        """End a failed round; a sweep deletes its files. A cancelled one stays open: its command may be on its way."""
         self._driver.close_round(name)
         self._driver.untidy()
 
@@ -303,7 +303,7 @@ def new_files(made: Sequence[FileStats], places: Sequence[Mapping[str, object]],
 
 
 def removed_ranges(parts: Iterable[CountedRows]) -> list[LandedRange]:
-    """Rows that go, as the state notes them: for each partition where they lie, how many, and their hashes (T16)."""
+    """Removed rows as the state notes them: for each partition their range, number and sum of hashes (T16)."""
     found: dict[int, LandedRange] = {}
     for rows in parts:
         if not rows.offsets:

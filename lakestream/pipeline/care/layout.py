@@ -1,4 +1,4 @@
-"""How a user wants a stream's table to lie: his partition spec (T19) and his sort order (T4); optimize applies both."""
+"""The layout that users set for a stream's table: partition spec (T19) and sort order (T4). Optimize applies both."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from lakestream.pipeline.care.tasks import PLACES_MAX, SpecField
 
 @dataclass(frozen=True, slots=True)
 class UserLayout:
-    """How a user wants his table to lie, and what of it cannot be done."""
+    """A user's partition spec and sort order, and why one of them is not applied."""
 
     target: Target
     spec: list[SpecField]
@@ -22,7 +22,7 @@ class UserLayout:
 
 
 def users_layout(metadata: TableMetadata, scattered: int | None = None) -> UserLayout:
-    """`scattered`: a partition spec that was found to make too many files."""
+    """The layout of a table. `scattered`: the id of a partition spec that makes too many files."""
     spec, order = users_spec(metadata), users_order(metadata)
     problems = []
     if spec is not None and (problem := _spec_problem(spec[1], spec[0] == scattered)):

@@ -1,7 +1,7 @@
-"""Mending a topic's table that lost what had landed: what can be put back is put back, or the loss is accepted (T9).
+"""Repairs a topic's table that has lost landed rows: files and metadata are restored, or the loss is accepted (T9).
 
-What a repair does is judged like anything else: it never brings a deleted row back, never takes a foreign row for a
-record, and never lands again what the state says was stored. Offsets whose rows are lost for good stay, as gaps.
+The result of a repair is judged like any commit: it never brings a deleted row back, never takes a foreign row for a
+record, and never lands records again that the state says have landed. Offsets whose rows are lost stay, as gaps.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Tools:
 
 
 async def repair(tools: Tools, topic_name: str, accept_loss: bool) -> list[str]:
-    """Mend a topic's table; what was done, if anything had to be. Raises Rejected with what a person has to do."""
+    """Repair a topic's table; the steps that were taken. Raises Rejected with what the operator has to do."""
     await tools.replica.catch_up()
     topic = tools.replica.state.topics.by_name.get(topic_name)
     landing = tools.replica.state.catalog.landings.get(topic.id) if topic is not None else None
@@ -95,7 +95,7 @@ async def repair(tools: Tools, topic_name: str, accept_loss: bool) -> list[str]:
 
 
 async def _without_lost_files(tools: Tools, topic: Topic, accept_loss: bool) -> list[str]:
-    """A table whose data files are gone goes on without them, if that is accepted."""
+    """Remove data files that are gone from the table, if the loss is accepted."""
     for _ in range(ATTEMPTS):
         bound = tools.replica.state.catalog.of_topic(topic.id)
         assert bound is not None
@@ -108,7 +108,7 @@ async def _without_lost_files(tools: Tools, topic: Topic, accept_loss: bool) -> 
         base = table.metadata.current_snapshot_id
         assert base is not None, "a table without snapshots has no files"
         catalog = tools.tables.catalogs.of(topic.id)
-        # Without a note of what goes: the state cannot account for rows that nobody can read (T16).
+        # The removed rows are not noted: lost files cannot be read, so the state cannot account for them (T16).
         commit = await _off(
             tools.committer.rewrite, table, base, frozenset(lost), [], now_ms=tools.clock.wall_ms(),
             operation="delete", write_metadata=not catalog.external,
@@ -118,11 +118,11 @@ async def _without_lost_files(tools: Tools, topic: Topic, accept_loss: bool) -> 
             return [f"{len(lost)} files that are gone are not in the table any more"]
         await _off(tools.store.delete, commit.written)
         await tools.replica.catch_up()
-    raise Retry("others commit all the time: try again")
+    raise Retry("other writers commit all the time: try again")
 
 
 def lost_files(store: TableStore, table: Table) -> set[str]:
-    """The data and delete files of the current snapshot that are not there. Blocking; raises Missing, Corrupt."""
+    """The data and delete files of the current snapshot that are missing. Blocks; raises Missing, Corrupt."""
     metadata = parse(table.metadata.encode())
     current = snapshot_of(metadata, main_of(metadata))
     if current is None:
@@ -135,7 +135,7 @@ def lost_files(store: TableStore, table: Table) -> set[str]:
 
 
 async def _metadata_back(tools: Tools, topic: Topic, accept_loss: bool) -> list[str]:
-    """A table of our catalog whose metadata file is gone goes back to an older one, if that is accepted."""
+    """Set a table of our catalog whose metadata file is gone to an older one, if the loss is accepted."""
     bound = tools.replica.state.catalog.of_topic(topic.id)
     if bound is None:
         raise _no("the catalog has no table of the topic")
@@ -182,7 +182,7 @@ async def _swap(tools: Tools, topic: Topic, bound: CatalogTable, location: str) 
 
 
 class _ExternalTable:
-    """One table in an external catalog that was dropped, rolled back, or otherwise changed as it must not be."""
+    """The repair of a table in an external catalog that was dropped, rolled back, or changed in a way not allowed."""
 
     def __init__(
         self, tools: Tools, catalog: ExternalCatalog, topic: Topic, landing: Landing, accept_loss: bool
@@ -222,7 +222,7 @@ class _ExternalTable:
         return ["the table was dropped, and is registered again"]
 
     async def _another_table(self) -> list[str]:
-        """All that had landed is lost: an empty table, whose progress is where the state is."""
+        """Make an empty table with the state's progress: all landed rows are lost."""
         external, topic, random = self._catalog, self._topic, self._tools.random
         uuid = str(UUID(int=random.getrandbits(128), version=4))
         place = await external.asked(external.catalog.place_for, topic.name, uuid)
@@ -236,7 +236,7 @@ class _ExternalTable:
         return ["the table is lost: the topic has another one, and goes on where it was"]
 
     async def _as_it_was(self) -> list[str]:
-        """Put back what was changed; with an accepted loss, what rows are left are what there is."""
+        """Undo the changes; with an accepted loss, keep the rows that are left."""
         external, topic = self._catalog, self._topic
         landing = self._tools.replica.state.catalog.landings[topic.id]
         found = await external.asked(external.catalog.load, topic.name)
@@ -257,7 +257,7 @@ class _ExternalTable:
         return told
 
     def _plan(self, landing: Landing, location: str) -> tuple[list[Json], list[str], list[Json]]:
-        """The updates, what they do in words, and what they require. Blocking; raises Refused."""
+        """The updates, a sentence about each, and their requirements. Blocks; raises Refused."""
         external = self._catalog
         good = parse(external.committer.load(landing.location).metadata.encode())
         now = parse(external.store.get(location))
@@ -286,7 +286,7 @@ class _ExternalTable:
         return updates, told, [{"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": main_of(now)}]
 
     def _rows_left(self, good: Json, now: Json) -> str:
-        """Raises Refused if there are rows that never were records."""
+        """A sentence about the rows that are left. Raises Refused if some never were records."""
         after = snapshot_of(now, main_of(now))
         if after is None:
             raise Refused("its main branch is gone: make one, at any snapshot")
@@ -296,7 +296,7 @@ class _ExternalTable:
 
 
 def _form(good: Json, now: Json) -> tuple[list[Json], list[str]]:
-    """Updates that put the schema and the location back."""
+    """The updates that restore schema and location, and a sentence about each."""
     updates: list[Json] = []
     told: list[str] = []
     if current_schema(good)["fields"] != current_schema(now)["fields"]:
@@ -316,9 +316,9 @@ def _main_to(snapshot_id: int | None) -> Json:
 
 
 def _restorable(store: TableStore, good: Json, now: Json) -> bool:
-    """Whether the last good snapshot can be main again without bringing back what somebody deleted since.
+    """Whether the last good snapshot can be main again without bringing back rows that were deleted since.
 
-    So it is after a plain rollback, and if all that came since is rows that are no records.
+    True after a plain rollback, and if the later snapshots only added rows that are no records.
     """
     before, after = main_of(good), main_of(now)
     kept = snapshot_of(now, before)
@@ -333,7 +333,7 @@ def _restorable(store: TableStore, good: Json, now: Json) -> bool:
 
 
 def _within(one: Contents, other: Contents) -> bool:
-    """Whether the other has all data files of the one, and takes nothing more away."""
+    """Whether `other` has all data files of `one`, and no further delete files."""
     return one.data.keys() <= other.data.keys() and other.deletes.keys() <= one.deletes.keys()
 
 
@@ -347,7 +347,7 @@ def _landed(tools: Tools, topic: Topic) -> dict[int, LandedOffsets]:
 
 
 async def _unproven(tools: Tools, topic: Topic) -> None:
-    """What was given up is in no account, so the past cannot be proven any more (T16)."""
+    """Note that rows were given up that are in no account: the table is unproven from now on (T16)."""
     accounted = tools.replica.state.catalog.landings[topic.id].accounted
     await tools.replica.propose(NoteRemoved(topic.id, accounted, accounted, [], True))
 

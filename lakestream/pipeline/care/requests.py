@@ -2,10 +2,10 @@
 
     note the attempt in the state -> do it -> tell what came of it
 
-An attempt is noted before its work begins, so one that takes the pipeline along counts, too. A request that is refused
-for a reason ends with that reason. One that hangs, or whose engine or pipeline dies under it, is tried once more, then
-given up: whatever is wrong with it, the next request and the landing beside it go on. How often a request was begun
-stands among its figures in the state as `attempt`, so every version of the state machine keeps it.
+An attempt is noted before its work begins, so an attempt that kills the pipeline counts, too. A request that is refused
+ends with the reason. A request that hangs, or whose engine or pipeline dies, is tried once more, then given up, so that
+the next request and the landing go on. The number of attempts is among the request's figures in the state as
+`attempt`, so every version of the state machine keeps it.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from lakestream.pipeline.landing.rounds import JobFailed
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 2
-"""So often a request is begun."""
+"""The number of attempts of a request."""
 ATTEMPT = "attempt"
 PROGRESS_S = 2.0
-"""How often a job that goes on says how far it is."""
+"""The pause between two notes of a job's progress in the state."""
 PUT_BACK_S = 2.0
-"""How long a pipeline that stops tries to say that the attempt it breaks off does not count."""
+"""How long a stopping pipeline tries to note that its attempt does not count."""
 
 DoRequest = Callable[[CareRequest, Progress], Awaitable[Result]]
 
@@ -38,7 +38,7 @@ class CareRequests:
     """Answers the requests of one pipeline."""
 
     def __init__(self, replica: Replica, clock: Clock, do: DoRequest, hang_s: float) -> None:
-        """`do` does what one request asks for; without progress for `hang_s` it hangs."""
+        """`do` answers one request; without progress for `hang_s` it is taken for hung."""
         self._replica = replica
         self._clock = clock
         self._do = do
@@ -118,12 +118,12 @@ class CareRequests:
 
 
 def attempts_of(one: CareRequest) -> int:
-    """How often a request that is not over was begun."""
+    """The number of attempts so far of a request that is not over."""
     return (one.figures or {}).get(ATTEMPT, 0)
 
 
 def log_failure(error: Exception | None, text: str, *values: Any) -> None:
-    """What may happen in a line, and a fault of ours with the way to it. Neither ends the care of other tables."""
+    """Log an expected error as one line, an unexpected one with its traceback. Care of other tables goes on."""
     expected = error is None or isinstance(error, LakestreamError | OSError)
     log.warning(text, *values, exc_info=None if expected else error)
 

@@ -1,10 +1,10 @@
-"""The pipeline's life: a member of the cluster that lands whatever waits, round after round, as freshness asks.
+"""The driver of landing: rounds that bring waiting records into their tables, as often as freshness asks.
 
     follow the log -> due? -> choose -> workers write files -> each topic commits by one command -> tidy up -> again
 
-Nothing is remembered but in the state: killed at any point and started again it plans from the progress that commits
-have left, and what its last life wrote without committing is swept. Two at once do no harm either: a commit whose
-premise is gone changes nothing (T7).
+The pipeline keeps nothing but what is in the state: killed at any point and started again, it plans from the progress
+of the last commits, and a sweep deletes the files that were written and not committed. Two pipelines at once do no harm
+either: a commit whose premise is gone changes nothing (T7).
 """
 
 import asyncio
@@ -34,22 +34,22 @@ TICK_S = 0.25
 """How soon a change of the state is looked at."""
 IDLE_S = 5.0
 ROUND_MEMORY = 0.3
-"""How much the last round counts in what the next is expected to take."""
+"""The weight of the last round in the time that the next one is expected to take."""
 REPORT_EVERY_S = 60.0
 FAILURES_UNTOLD = 3
-"""A failure that may pass is told in the state only when it has come so often in a row."""
+"""A failure that may pass is noted in the state only after so many in a row."""
 MANY_TOPICS = 50
-"""From so many on, the time of a round says what a topic takes."""
+"""From so many topics on, the time of a round tells how long a topic takes."""
 TOPIC_MAX_S = 0.05
 WAVE_TOPICS = 128
-"""So many topics of a round are handed to workers at once: a job of Spark's costs a tenth of a second."""
+"""Topics of a round that workers get at once: a Spark job costs a tenth of a second."""
 EXPECTED_MAX_S = 4.0
-"""A round that lands a backlog takes long, and says nothing of the small ones that follow."""
+"""A round that lands a backlog takes long; the small rounds after it do not."""
 
 
 @dataclass(slots=True)
 class LandingFigures:
-    """What the pipeline did so far."""
+    """Counts and times of this pipeline's rounds so far."""
 
     rounds: int = 0
     commits: int = 0
@@ -58,9 +58,9 @@ class LandingFigures:
     wal_bytes: int = 0
     files: int = 0
     round_s: float = 0.5
-    """What a round is expected to take, however few topics it has."""
+    """The expected time of a round of few topics."""
     topic_s: float = 0.005
-    """What each topic adds to a round of many."""
+    """The time that each topic adds to a round of many."""
 
 
 class Driver:
@@ -100,7 +100,7 @@ class Driver:
         replica.on_fold.append(self._folded.set)
 
     def settled(self) -> tuple[int, int]:
-        """Up to this round of the epoch all files are committed or nobody's, as heartbeats tell it (T12)."""
+        """Up to which round of the epoch each file is committed or never will be, as heartbeats report it (T12)."""
         return min(self._open, default=self._round + 1) - 1 if self._replica.epoch == self._epoch else 0, 0
 
     def stop(self) -> None:
@@ -128,12 +128,12 @@ class Driver:
             self._sweeping.cancel()
 
     async def step(self) -> float:
-        """One round if one is due; how long there is time until the next."""
+        """Run one round if one is due; the seconds until the next one is."""
         await self._tables.catalogs.watch()
         state = self._replica.state
         await self._tables.make_all()
         if not self._replica.epoch:
-            return TICK_S  # it ended meanwhile
+            return TICK_S  # the epoch ended meanwhile
         now = self._clock.monotonic()
         await in_turns(self.freshness.looking(state, now))
         expected_s = self.expected_s(self.freshness.waiting)
@@ -144,11 +144,11 @@ class Driver:
         return 0.0
 
     def expected_s(self, topics: int) -> float:
-        """What a round of so many topics will take. A burst is no multiple of what there was before."""
+        """The expected seconds of a round of so many topics. A burst does not multiply the time of earlier rounds."""
         return min(max(self.figures.round_s, topics * self.figures.topic_s), EXPECTED_MAX_S)
 
     async def drain(self) -> int:
-        """Land everything that waits now, whatever its freshness; how many topics could not."""
+        """Land all records that wait now, whatever their freshness; the number of topics that could not be landed."""
         await self._replica.catch_up()
         await self._tables.catalogs.watch(at_once=True)
         await self._tables.make_all()
@@ -158,19 +158,16 @@ class Driver:
         return len(bad & self._replica.state.topics.by_id.keys())
 
     async def sweep(self, grace_s: float = 0.0) -> int:
-        """Remove what rounds that are over left behind, of this life and of earlier ones; how many files.
-
-        `grace_s`: only what we have seen lie about for so long. Another pipeline may have let it go just now (T11).
-        """
+        """Delete unused files of rounds that are over (sweeper.py); how many files."""
         return await self._sweeper.sweep(grace_s)
 
     async def round(self, topic_ids: Sequence[bytes]) -> set[bytes]:
-        """One round of these topics; those that landed. Raises Fenced without an epoch."""
+        """Run one round of these topics; the topics that landed. Raises Fenced without an epoch."""
         if not self._replica.epoch:
             raise Fenced("a round needs an epoch to belong to")
         name = self.open_round()
         landed = await self._land(name, topic_ids)
-        # Not if it was broken off: a command of it may still be on its way, and only the end of the epoch stops that.
+        # A round that was broken off stays open: its command may still be on its way until the epoch ends.
         self.close_round(name)
         return landed
 
@@ -179,7 +176,7 @@ class Driver:
         since = self.freshness.began(topic_ids)
         state = self._replica.state
         works, objects = await in_turns(choosing(state, topic_ids, self._limits))
-        # As objects were when they were chosen: the mover may take an object's place, whose bytes stay for a grace.
+        # Objects as they were when they were chosen: if the mover replaces one, its bytes still stay for a grace.
         sources = sources_of(state.cluster, objects, works)
         works = [work for work in works if work.topic_id in self._replica.state.topics.by_id]
         folders, refused = await self._lander.open_round(name, works)
@@ -204,7 +201,10 @@ class Driver:
     async def _run_waves(
         self, name: RoundName, works: Sequence[TopicWork], where: RoundPlaces
     ) -> dict[bytes, Failed | None]:
-        """Why topics did not land, if not. Of many topics some are committed while workers write files of the next."""
+        """Run the round in waves and commit each; for each topic why it did not land, if not.
+
+        One wave is committed while workers write the files of the next.
+        """
         committing: list[asyncio.Future[list[Failed | None]]] = []
         try:
             for wave in chunks(works, WAVE_TOPICS):
@@ -224,9 +224,9 @@ class Driver:
         return {work.topic_id: failed for work, failed in zip(works, told, strict=True)}
 
     def open_round(self) -> RoundName:
-        """Rounds are numbered in each epoch from 1: whoever sweeps can tell by both when one is over.
+        """Begin a round. Rounds are numbered in each epoch from 1, so a sweep can tell by both when a round is over.
 
-        Care has rounds of its own, which may go on while others come and go.
+        Jobs of care have rounds as well, which may outlast many rounds of landing.
         """
         if self._replica.epoch != self._epoch:
             self._epoch, self._round, self._open = self._replica.epoch, 0, set()
@@ -235,16 +235,16 @@ class Driver:
         return RoundName(self._replica.member_id, self._epoch, self._round)
 
     def untidy(self) -> None:
-        """Something was left behind that the next sweep should find."""
+        """Ask for a sweep: a round left files behind."""
         self._untidy = True
 
     def close_round(self, name: RoundName) -> None:
-        """No command will name its files any more."""
+        """End a round: no command will name its files any more."""
         if name.epoch == self._epoch:
             self._open.discard(name.round)
 
     async def _set_back(self, failed: Failed, since: float, now: float) -> None:
-        """The topic waits, alone; people are told in the state when it does not go away by itself."""
+        """The topic waits, alone. A failure that does not pass by itself is noted in the state, for the operator."""
         setback = self.freshness.failed(failed.topic_id, failed.reason, since, now)
         topic = self._replica.state.topics.by_id.get(failed.topic_id)
         if topic is None:
@@ -268,7 +268,7 @@ class Driver:
         log.debug("a round landed %d of %d topics in %.2f s", len(landed), topics, took_s)
 
     async def _tidy(self) -> None:
-        """Beside the rounds: what those of ended epochs and failed ones left, and what commits made unreachable."""
+        """Between rounds: start a sweep if one is due, release holds, and delete files that commits made obsolete."""
         now, epochs = self._clock.monotonic(), self._replica.state.members.next_epoch
         if now >= self._sweep_at and (self._untidy or epochs != self._swept) and self._sweeping.done():
             self._sweep_at, self._swept, self._untidy = now + self.sweep_every_s, epochs, False
@@ -293,6 +293,6 @@ class Driver:
 
 
 def sources_of(cluster: str, objects: Mapping[int, WalObject], works: Sequence[TopicWork]) -> dict[int, Source]:
-    """The objects that the slices lie in, by their numbers."""
+    """The WAL objects that hold the slices, by their numbers."""
     numbers = {one.object for work in works for one in work.slices}
     return {number: source_of(cluster, objects[number]) for number in numbers}

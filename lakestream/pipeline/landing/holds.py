@@ -1,4 +1,7 @@
-"""How the reasons of holds begin, so that who held a topic can tell its own, and release it when the cause is gone."""
+"""Holds of the pipeline: a topic that cannot be landed waits, with a reason in the state that begins as below.
+
+The beginning tells which part set the hold: the pipeline releases only its own, when their cause is gone.
+"""
 
 import logging
 
@@ -10,10 +13,10 @@ from lakestream.pipeline.landing.planner import waits
 log = logging.getLogger(__name__)
 
 HELD_BY_US = "landing: "
-"""The pipeline's: those it may release."""
+"""Set by the pipeline, which may release it."""
 TABLE = "the table: "
 HELD_BY_TABLE = f"{HELD_BY_US}{TABLE}"
-"""What another engine did to a table in another catalog, or that this catalog is away."""
+"""Set since another engine changed a table in an external catalog, or since that catalog does not answer."""
 
 
 async def hold(replica: Replica, topic_id: bytes, reason: str) -> None:
@@ -30,7 +33,7 @@ async def hold(replica: Replica, topic_id: bytes, reason: str) -> None:
 
 
 async def release_idle(replica: Replica) -> None:
-    """Where nothing waits nothing is held up by us: another pipeline may have landed what we could not."""
+    """Release the pipeline's holds of topics without waiting records: another pipeline may have landed them."""
     state = replica.state
     for topic_id, landing in list(state.catalog.landings.items()):
         topic = state.topics.by_id.get(topic_id)

@@ -2,9 +2,9 @@
 
     open_round: where the files of each topic go -> (workers write them) -> finish: plan -> commit (T6, T7)
 
-A crash before the commit leaves files that nobody needs, one after it nothing to do. A commit that is refused because
-the table has moved on is planned again on top of the table as it is then, but only if the progress is still the same;
-if it is not, another pipeline was faster, and our files go.
+A crash before the commit leaves unused files, which a sweep deletes; after the commit nothing is left to do. A commit
+that is refused because the table has moved on is planned again on top of the table as it is then, but only if the
+progress is still the same; if it is not, another pipeline was faster, and the files are deleted.
 """
 
 import asyncio
@@ -58,9 +58,9 @@ class Lander:
         return folders, refused
 
     async def finish(self, work: TopicWork, outcome: WrittenFiles | Failed, folder: str, epoch: int) -> Failed | None:
-        """Commit what workers wrote for a topic; why not, if not. What is certainly not needed is deleted.
+        """Commit the files that workers wrote for a topic; why not, if not. Certainly unused files are deleted.
 
-        Only in the epoch that the files were written in: when it has ended, others may sweep them already (T12).
+        Only in the epoch that the files were written in: once it has ended, another member may sweep them (T12).
         """
         failed: Failed | None
         certain = False
@@ -80,7 +80,7 @@ class Lander:
         return failed
 
     async def _land(self, work: TopicWork, files: Sequence[FileStats], epoch: int) -> tuple[Failed | None, bool]:
-        """Why the work did not land, and whether it certainly did not."""
+        """None if the work landed, else why not; and whether the outcome is certain."""
         landed = ranges_of(work, files)
         if isinstance(landed, Failed):
             return landed, True
@@ -113,7 +113,7 @@ class Lander:
         return Failed(work.topic_id, f"other writers committed {COMMIT_ATTEMPTS} times in between", False), True
 
     def _follows(self, topic: Topic, work: TopicWork) -> bool:
-        """Whether the progress is where the work begins; a topic that was deleted meanwhile has none."""
+        """Whether the stream's progress is still where the work begins; not if the topic was deleted meanwhile."""
         streams = [self._replica.state.streams.by_id.get(topic.streams[one.partition]) for one in work.ranges]
         return all(
             stream is not None and stream.landed <= one.start <= wanted_from(stream)

@@ -1,4 +1,4 @@
-"""One round's work on the engine: tasks out, answers in, each topic judged by itself.
+"""A round on the engine: tasks go out, answers come back, and each topic is judged by itself.
 
 A worker that dies takes its whole job with it. Then the topics are halved and tried again until the one that kills
 workers is alone, so one topic's fault never fails another's round (T18).
@@ -29,15 +29,15 @@ from lakestream.pipeline.landing.worker import land_task
 log = logging.getLogger(__name__)
 
 Work = Callable[[bytes, int], Sequence[bytes]]
-"""What a worker does: a task's description and the number of the attempt to any number of answers."""
+"""The function that a worker runs: (description of a task, number of the attempt) -> answers."""
 
 
 class JobFailed(LakestreamError):
-    """The engine did not carry out a job: a worker died, or the engine itself did."""
+    """The engine did not finish a job: a worker died, or the engine itself did."""
 
 
 class Engine(Protocol):
-    """Something that runs tasks: Spark, or for small things this process."""
+    """Runs tasks: Spark, or this process where a few tasks are enough."""
 
     slots: int
 
@@ -49,12 +49,12 @@ class Engine(Protocol):
         ...
 
     def cancel(self, work: Work) -> None:
-        """End the jobs that do this work: nobody waits for them any more. Does not block."""
+        """End the jobs that do this work; their answers are not needed any more. Does not block."""
         ...
 
 
 class LocalEngine:
-    """The engine without Spark: this thread does it. For tests, and as the yardstick of what Spark costs."""
+    """The engine without Spark: the calling thread runs the tasks. For tests, and to measure what Spark costs."""
 
     slots = 1
     alive = True
@@ -66,7 +66,7 @@ class LocalEngine:
         return [list(work(task, next(self._attempts))) for task in tasks]
 
     def cancel(self, work: Work) -> None:
-        """A thread cannot be ended: the work goes on, and nobody takes its answers."""
+        """A thread cannot be ended: the work goes on, and its answers are dropped."""
 
 
 async def run_round(
@@ -76,7 +76,7 @@ async def run_round(
     where: RoundPlaces,
     first_task: int = 0,
 ) -> tuple[dict[bytes, WrittenFiles | Failed], bool]:
-    """The files of each topic, or why there are none; and whether no job failed (one that did leaves files behind).
+    """The files of each topic, or why there are none; and whether all jobs ended well (else files are left).
 
     Raises JobFailed if the engine is dead.
     """
@@ -119,7 +119,7 @@ def _sum(topic_id: bytes, parts: int, answers: Sequence[Answer]) -> WrittenFiles
 
 
 def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] | Failed:
-    """What the state remembers of each range (T16). Every offset of a range has to be a row."""
+    """The ranges as the state notes them (T16). Failed unless every offset of each range is a row."""
     digests = add_digests(stats.digests for stats in files)
     sizes: dict[int, int] = {}
     for part in work.slices:

@@ -1,4 +1,4 @@
-"""What the driver tells a worker, and what it gets back: a task's description and its answers, as bytes.
+"""The messages between the driver and its workers: the description of a task and its answers, as bytes.
 
 Both sides are the same version of this code (the package travels with the application), so these are no stored format.
 """
@@ -18,12 +18,12 @@ class TopicShare(msgspec.Struct, frozen=True, array_like=True):
 
     topic_id: bytes
     folder: str
-    """Where its files go, as a URI; nobody else writes there (T12)."""
+    """The URI of the folder for its files; only this round writes there (T12)."""
     slices: list[Slice]
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """Everything that a worker has to know."""
+    """The whole input of a worker."""
 
     number: int
     root: str
@@ -31,11 +31,11 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     objects: list[Source]
     topics: list[TopicShare]
     store_options: dict[str, str] = {}
-    """What object stores need that are not below the root, where another catalog has placed a table."""
+    """Options to open object stores outside the root, where an external catalog has placed a table."""
 
 
 class RoundPlaces(NamedTuple):
-    """Where everything of a round is: the root, the objects by their numbers in the state, the topics' folders."""
+    """The places of a round: the root, the WAL objects by their numbers in the state, the topics' folders."""
 
     root: str
     sources: Mapping[int, Source]
@@ -44,14 +44,14 @@ class RoundPlaces(NamedTuple):
 
 
 class WrittenFiles(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
-    """A topic's part is done: its files, whole and durable, which nothing refers to yet."""
+    """The files of a topic's part: whole and durable, and nothing refers to them yet."""
 
     topic_id: bytes
     files: list[FileStats]
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """A topic's part could not be done. `lasting`: it will not go away by itself, so that people should know."""
+    """A topic's part could not be done. `lasting`: the cause does not pass by itself, so the operator should know."""
 
     topic_id: bytes
     reason: str

@@ -1,11 +1,11 @@
-"""Topics in anybody's Spark: `spark.read.format("lakestream")` and `spark.readStream.format("lakestream")`.
+"""The data source `lakestream` for Spark applications, in `spark.read` and `spark.readStream`.
 
     spark.dataSource.register(Lakestream)
     spark.read.format("lakestream").option("broker", "127.0.0.1:8181").load("orders")
 
-Everything up to the moment of the question is there, lag zero: rows of the table, then the tail out of the WAL, which
-has nothing of the columns that somebody added to the table. Workers
-read both from the store; the broker, asked by HTTP, only says where they are. Options:
+A read returns all records up to the moment when it is planned: rows of the table, then the tail out of the WAL, where
+the columns that users added to the table are null. Workers read both from the store; the broker, asked by HTTP, only
+says where they are. Options:
 
     broker              HOST:PORT of a broker's HTTP listener (127.0.0.1:8181)
     topic               if it is not the argument of load()
@@ -52,9 +52,9 @@ from lakestream.errors import LakestreamError
 
 EARLIEST, LATEST = "earliest", "latest"
 FIRST, LAST = -2, -1
-"""The same as numbers, which Spark's source for Kafka takes."""
+"""The numbers that mean earliest and latest in Spark's source for Kafka."""
 TOPIC = "topic"
-"""Which topic the offsets of a stream are of, beside them."""
+"""The key of the topic's id among the offsets of a stream."""
 FOREVER = 2**63 - 1
 OPTIONS = (
     "broker", "topic", "path", "startingOffsets", "endingOffsets", "startingTimestamp", "maxRecordsPerBatch",
@@ -65,12 +65,12 @@ _KNOWN = {name.lower(): name for name in OPTIONS}
 
 
 class OptionError(ValueError):
-    """An option cannot be obeyed."""
+    """An option has a value that is not allowed."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options."""
+    """The options of a read, parsed."""
 
     broker: str
     topic: str
@@ -165,10 +165,10 @@ class Lakestream(DataSource):
         return "lakestream"
 
     def schema(self) -> StructType:
-        """The columns of the stream, and those that somebody has added to the table so far."""
+        """The columns of the stream, and those that users have added to the table so far."""
         asked = Asked.parse(self.options)
         fields = whole_schema(columns_of(asked.tail()))
-        # Headers are a column of ours, whose parts are always there.
+        # The parts of our own columns are never null.
         ours = ARROW_SCHEMA.names
         told = [one if one.name in ours else one.with_type(for_spark(one.type)) for one in fields]
         return from_arrow_schema(pa.schema(told))
@@ -216,7 +216,7 @@ def _wants_added(schema: pa.Schema) -> bool:
 
 
 def _columns(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Only what was asked for goes to Spark: it prunes no columns itself, but takes a smaller schema."""
+    """Rows with only the columns of `schema`: Spark prunes no columns itself, but takes a smaller schema."""
     # Spark runs one task without a part when there is none.
     for batch in read(part.piece) if isinstance(part, ReadTask) else ():
         columns = [_column(batch, field) for field in schema]
@@ -224,7 +224,7 @@ def _columns(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """A column that the rows do not have is null: the tail has nothing of those that were added to the table."""
+    """A column of the rows, as `field` says; null if they lack it, as the tail lacks columns that users added."""
     place = batch.schema.get_field_index(field.name)
     if place < 0:
         return pa.nulls(batch.num_rows, field.type)
@@ -233,7 +233,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 class BatchReader(DataSourceReader):
-    """A batch read: what is there when it is planned."""
+    """A batch read: the records up to the moment when it is planned."""
 
     def __init__(self, asked: Asked, schema: pa.Schema) -> None:
         self._asked = asked
@@ -256,7 +256,7 @@ class BatchReader(DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """The same, and filters on partition and offset narrow what is read."""
+    """A batch read that reads only the partitions and offsets that filters select."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for one in filters:
@@ -339,7 +339,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [ReadTask(piece) for piece in pieces(self._asked.broker, tail, wanted, added=added)]
 
     def _since(self, start: Offset, end: Offset) -> dict[str, int]:
-        """What was read of this very topic; nothing if it was deleted and made again meanwhile."""
+        """The offsets that were read of this topic; none if it was deleted and made again meanwhile."""
         if not _other_topic(start, str(end.get(TOPIC, ""))):
             return _numbers(start)
         self._fail_on_loss("the topic was deleted and made again since")
@@ -356,11 +356,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark keeps the offsets itself."""
 
     def stop(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
 
 def limited(start: Mapping[str, int], end: Mapping[str, int], records: int) -> dict[str, int]:
-    """At most `records` more in all, the partitions with little first, so that none is left behind."""
+    """End offsets for at most `records` more records, shared fairly: partitions with few waiting get all of them."""
     room = sorted((max(upto - start.get(name, 0), 0), name) for name, upto in end.items())
     found = dict(start)
     left = records
@@ -380,5 +380,5 @@ def _numbers(offset: Offset) -> dict[str, int]:
 
 
 def _other_topic(offset: Offset, topic_id: str) -> bool:
-    """Checkpoints of earlier versions, and brokers of them, do not say."""
+    """Whether the offsets are of another topic. Checkpoints and brokers of earlier versions do not say."""
     return bool(topic_id) and offset.get(TOPIC, topic_id) not in ("", topic_id)

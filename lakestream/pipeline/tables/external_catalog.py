@@ -1,19 +1,19 @@
-"""Topics' tables in somebody else's catalog: made there, committed to there, and followed.
+"""Topics' tables in an external catalog: tables are made there, commits are made there, and the state is told.
 
-    follow: load -> judge what came since (T9, T13) -> Land tells brokers where the table is now, or the topic is held
-    commit: 1. the catalog's own commit, with progress and digests, on condition that `main` is what it was
-            2. Land: the state knows where the table is, and what landed
-            3. NoteRemoved: the state knows what rows went, and up to which snapshot all is accounted for (T16)
+    table:  load -> judge the changes of other engines (T9, T13) -> Land tells brokers the new metadata file, or a hold
+    commit: 1. the catalog's own commit, with progress and digests, on condition that `main` is unchanged
+            2. Land: the state knows the table's metadata file, and the ranges that landed
+            3. NoteRemoved: the state knows the removed rows, and up to which snapshot they are accounted for (T16)
 
-The table is the truth. What its progress has beyond the state's is told without writing again; what it lacks holds the
-topic. Brokers go on with the last metadata file that was found good. Landing and care commit by the same three steps,
-and each state between them heals by itself:
+The table is the truth. If its progress is ahead of the state's, the state is told, and nothing is written again; if it
+is behind, the topic is held. Brokers go on with the last metadata file that was judged good. Landing and care commit by
+the same three steps, and a crash between two of them heals by itself:
 
-    after 1   the next look finds a newer table: its rows are judged like anybody's, then 2 and 3 are done
-    after 2   appends and rewrites take nothing away: the next look does 3. A snapshot of ours that took rows away is
-              not accounted for, so nobody here expires it, and care compares it with the one before (accounts.py)
-    unknown   the table is loaded again. Only if the commit is in it, and nothing after it, it counts as made; else
-              nothing is deleted, and what was written stays until a sweep, which first makes it worthless (`fence`)
+    after 1   the next look finds a newer table: its rows are judged like those of any engine, then 2 and 3 are done
+    after 2   appends and rewrites remove no row: the next look does 3. A snapshot of ours that removed rows is not
+              accounted for, so the pipeline does not expire it, and care compares it with the one before (accounts.py)
+    unknown   the table is loaded again. The commit counts as made only if it is in the table, with nothing after it;
+              else its files stay until a sweep, which first makes the commit impossible (`fence`)
 """
 
 import asyncio
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 THREADS = 8
 ANSWER_S = 60.0
-"""A catalog that does not answer for so long counts as down."""
+"""A catalog that does not answer for so long is taken for down."""
 READ_BYTES = 8 << 20
 
 P = ParamSpec("P")
@@ -89,7 +89,7 @@ class ExternalCatalog:
     # -- the table as it is --------------------------------------------------------------------------------------------
 
     async def table(self, topic: Topic) -> Table | Failed:
-        """The topic's table as the catalog has it now, judged and told to the state; or why it cannot be landed in."""
+        """The topic's table as the catalog has it now, judged, and the state told; or why it cannot be landed in."""
         async with self._lock(topic.id):
             try:
                 table = await self._current(topic)
@@ -118,7 +118,7 @@ class ExternalCatalog:
         return table
 
     async def _make(self, topic: Topic) -> Table:
-        """A table for a topic that has none; one that a crash left behind is taken."""
+        """Make a table for a topic that has none; an empty one that a crash left behind is used."""
         try:
             found = await self.asked(self.catalog.load, topic.name)
         except Missing:
@@ -137,7 +137,7 @@ class ExternalCatalog:
         return table
 
     async def _create(self, topic: Topic) -> CatalogEntry:
-        """In the catalog; or the one that another pipeline has just made."""
+        """Make the table in the catalog, or load the one that another pipeline has just made."""
         uuid = str(UUID(int=self._random.getrandbits(128), version=4))
         place = await self.asked(self.catalog.place_for, topic.name, uuid)
         metadata = new_topic_table(table_uuid=uuid, topic_id=topic.id, location=place, now_ms=self.clock.wall_ms())
@@ -151,7 +151,7 @@ class ExternalCatalog:
     async def _accept(
         self, topic: Topic, landing: Landing, location: str, own: Commit | None
     ) -> Table:
-        """Judge the table as it is now against the last one found good, and tell the state. Raises Refused.
+        """Judge the table as it is now against the last good version, and tell the state. Raises Refused.
 
         `own`: our commit that made this version; then its rows are known.
         """
@@ -175,7 +175,7 @@ class ExternalCatalog:
         return new
 
     async def _account(self, topic: Topic, table: Table, own: Commit | None = None) -> None:
-        """Note that all is accounted for, with what our own commit took away; nothing if a snapshot waits (T16)."""
+        """Note the rows that our own commit removed, and that all is accounted for; not if a snapshot waits (T16)."""
         removed = own.removed if own is not None else None
         landing = self._landing(topic)
         if landing is None or landing.uuid != table.metadata.uuid:
@@ -212,11 +212,11 @@ class ExternalCatalog:
         try:
             return parse(self.committer.load(landing.location).metadata.encode())
         except Missing:
-            # Catalogs remove metadata files that are old, and we were away for long.
+            # Catalogs remove old metadata files, and no pipeline ran for long.
             return rewound(new, landing.snapshot)
 
     def _told_of(self, table: Table, verdict: Followed) -> list[LandedRange]:
-        """What the state has to know of rows that it was not told of. They are read: it forgets the WAL's copy."""
+        """The landed ranges that the state was not told of. Their rows are read, since the WAL's copy will go."""
         files = RecentFiles(self.store)
         try:
             reader = TableReader(self.store, files, ReadCaches(), lambda: table.metadata_location)
@@ -255,10 +255,10 @@ class ExternalCatalog:
         return taken
 
     def _unreachable(self, commit: Commit, table: Table) -> list[str]:
-        """Blocking. Files of expired snapshots count only if the table has the snapshots that we thought it had:
+        """The files that nothing leads to after a commit. Blocks.
 
-        somebody may have made a branch meanwhile that goes on from an expired one. Who commits through PyIceberg has
-        to remove old metadata files, too.
+        Files of expired snapshots count only if the table has exactly the snapshots that the commit left: another
+        engine may have made a branch from an expired one meanwhile. PyIceberg leaves old metadata files to its caller.
         """
         thought, has = ({head.snapshot_id for head in one.metadata.snapshots} for one in (commit.table, table))
         found = list(commit.obsolete) if thought == has else []
@@ -269,7 +269,7 @@ class ExternalCatalog:
         return found
 
     async def _looked_up(self, topic: Topic, commit: Commit, error: Unknown) -> str:
-        """What became of a commit whose answer was lost (T7). Raises Unknown if it cannot be told, or not yet."""
+        """The metadata file of a commit whose answer was lost (T7). Raises Unknown if that cannot be told yet."""
         try:
             found = await self.asked(self.catalog.load, topic.name)
             self.store.allow(root_of(found.location))
@@ -283,10 +283,10 @@ class ExternalCatalog:
         return found.location
 
     async def fence(self, topic: Topic) -> bool:
-        """Whatever a pipeline that is dead, or thought to be, has prepared cannot be committed any more (T12).
+        """A commit that a dead pipeline, or one that is thought to be dead, has planned cannot be made any more (T12).
 
-        Nobody keeps it from committing here, but what it prepared depends on `main`, which an empty commit moves; to
-        prepare it anew it has to tell the state where the table is, and learns that its epoch has ended. Raises Retry.
+        The external catalog would accept it, but its condition is `main`, which an empty commit moves. To plan it again
+        that pipeline has to tell the state where the table is, and learns that its epoch has ended. Raises Retry.
         """
         table = await self.table(topic)
         if isinstance(table, Failed):
@@ -308,7 +308,7 @@ class ExternalCatalog:
         return self._locks.setdefault(topic_id, asyncio.Lock())
 
     async def asked(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Off the event loop, and not for ever. Raises Unknown if there is no answer."""
+        """The result of a call that blocks, off the event loop. Raises Unknown if there is no answer in ANSWER_S."""
         doing = asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
         try:
             return await asyncio.wait_for(doing, ANSWER_S)
@@ -328,7 +328,7 @@ def _added(commit: Commit) -> int | None:
 
 
 def _is_in(commit: Commit, metadata: TableMetadata) -> bool:
-    """Whether a table is one that a commit was made to: its snapshot is there, and those that it expired are not."""
+    """Whether a commit is in a table: the table has its snapshot, and none of those that it expired."""
     line = {head.snapshot_id for head in metadata.ancestors(metadata.current_snapshot_id)}
     lists = [one["snapshot-ids"] for one in commit.updates if one["action"] == "remove-snapshots"]
     left = {head.snapshot_id for head in metadata.snapshots}

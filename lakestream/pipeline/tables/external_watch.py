@@ -1,7 +1,7 @@
-"""The care for tables in another catalog between rounds: follow what others do, and see deleted topics off.
+"""The watch over tables in an external catalog: commits of other engines are noticed, tables of deleted topics go.
 
-Nobody tells us when another engine commits there, so every table is looked at every few seconds; what was deleted is
-gone for consumers then (C7), and a topic whose cause of being held has gone is released (T9, T13).
+An external catalog does not notify, so every table is looked at every few seconds. Rows that an engine deleted are gone
+for consumers after that look (C7), and a topic is released when the cause of its hold is gone (T9, T13).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ AT_ONCE = 8
 
 
 class ExternalWatch:
-    """Looks after all tables of one other catalog."""
+    """Watches all tables of one external catalog."""
 
     def __init__(self, replica: Replica, catalog: ExternalCatalog) -> None:
         self._replica = replica
@@ -40,7 +40,7 @@ class ExternalWatch:
             self._looking.cancel()
 
     async def tick(self, at_once: bool) -> None:
-        """Follow if it is time to, beside what else is done; the first time at once, so that rounds plan from it."""
+        """Begin to look at all tables, if it is time to. The first look ends here, so that rounds plan from it."""
         if self._looking is None or at_once:
             self._looking = asyncio.ensure_future(self.look_at_all())
             await self._looking
@@ -61,7 +61,7 @@ class ExternalWatch:
 
         await asyncio.gather(*(look(topic) for topic in topics))
         for uuid, departed in list(state.catalog.departed.items()):
-            await self._see_off(uuid, departed)
+            await self._release_table(uuid, departed)
         self._again_at = self._clock.monotonic() + WATCH_EVERY_S
 
     async def _look(self, topic: Topic) -> None:
@@ -82,8 +82,8 @@ class ExternalWatch:
 
     # -- deleted topics ------------------------------------------------------------------------------------------------
 
-    async def _see_off(self, uuid: str, departed: Departed) -> None:
-        """The table of a deleted topic is dropped, or kept under another name and belongs to nobody."""
+    async def _release_table(self, uuid: str, departed: Departed) -> None:
+        """Drop the table of a deleted topic, or keep it under another name, bound to no topic."""
         external = self._catalog
         try:
             await self._drop_or_keep(uuid, departed)

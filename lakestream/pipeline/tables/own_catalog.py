@@ -2,7 +2,7 @@
 
     commit: CommitTables swaps the pointer, moves the progress, notes what landed and what was removed, all or nothing
 
-A crash before the command leaves files that nobody needs, one after it nothing to do.
+A crash before the command leaves unused files, which a sweep deletes; after it nothing is left to do.
 """
 
 from collections.abc import Callable, Sequence
@@ -100,7 +100,7 @@ class OwnCatalog:
         return table
 
     async def commit(self, topic: Topic, commit: Commit) -> int | No:
-        """One command. If its answer is lost, the state tells what became of it."""
+        """Propose one command. If its answer is lost, the state says whether it was made."""
         location = commit.table.metadata_location
         change = TableChange(
             STREAMS, topic.name, commit.table.metadata.uuid, commit.base, location, topic_id=topic.id,

@@ -40,11 +40,11 @@ class TableCatalog(Protocol):
         ...
 
     def take_obsolete(self, topic: Topic, commit: Commit) -> Sequence[str]:
-        """The files that nobody can reach now that the commit has won; they are deleted after a grace (T11)."""
+        """The files that nothing leads to now that the commit has won; they are deleted after a grace (T11)."""
         ...
 
     async def fence(self, topic: Topic) -> bool:
-        """Make worthless what members whose epoch has ended have prepared; whether that took a commit. Raises Retry."""
+        """Make commits impossible that a member of an ended epoch planned; whether that took a commit. Raises Retry."""
         ...
 
 
@@ -90,12 +90,12 @@ class TableCatalogs:
         return float("inf") if self._watch is None else WATCH_EVERY_S
 
     async def watch(self, at_once: bool = False) -> None:
-        """See what other engines did to tables in the external catalog, when it is time to, or at once."""
+        """Look at the tables in the external catalog, if there is one: when it is time to, or at once."""
         if self._watch is not None:
             await self._watch.tick(at_once)
 
     def store_options(self) -> dict[str, str]:
-        """What workers need to write to object stores where an external catalog has placed tables."""
+        """Options for workers to open the object stores where the external catalog has placed tables."""
         return self.external.store.options() if self.external is not None else {}
 
     def close(self) -> None:

@@ -36,4 +36,4 @@ class TableFiles:
         try:
             await self.off(self.store.delete, uris)
         except LakestreamError as error:
-            log.warning("files that nobody reaches are left: %s", error)
+            log.warning("unused files are left for a later sweep: %s", error)

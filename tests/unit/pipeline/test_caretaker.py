@@ -237,7 +237,7 @@ async def test_what_a_killed_pipeline_had_still_to_delete_is_found_by_the_next_o
     later = caretaker(world, second)
     found = await later.remove_orphans(topic_id, None, dry_run=False)
     assert files_in(folder) == before, "nor does another pipeline know how long they have lain there (T11)"
-    assert found.figures["ours"] == 0 and found.figures["spared"] > 50 and "for those who read them" in found.text
+    assert found.figures["ours"] == 0 and found.figures["spared"] > 50 and "for their readers" in found.text
     result = await later.remove_orphans(topic_id, 0, dry_run=False)
     assert result.figures["ours"] == found.figures["spared"] and result.figures["others"] == 0
     location = second.replica.state.catalog.tables["streams", "a"].location
