@@ -1,4 +1,4 @@
-"""How far tables are behind their streams: what `lakestream tables` shows and metrics tell, from the state alone."""
+"""How far tables are behind their streams, from the state alone: for `lakestream tables` and the metrics."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from lakestream.pipeline.landing.planner import wanted_from
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLag:
-    """One topic: what is not in its table yet, how long the oldest of it waits, and why nothing lands, if so."""
+    """One topic: the records that are not in its table yet, how long the oldest waits, and why, if they are held."""
 
     topic: str
     records: int

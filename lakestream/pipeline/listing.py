@@ -1,4 +1,4 @@
-"""The listing of topics' tables: where each table is, how far it has come, what waits, and whether a pipeline runs.
+"""The listing of topics' tables: where each is, how far it has come, which records wait, and whether a pipeline runs.
 
 It is made of a broker's state and the head of each table's metadata file; `lakestream tables` prints it.
 """
@@ -80,7 +80,7 @@ class Listing:
         try:
             found = pinned(self._store, TableMetadata.parse(self._store.get(location)))
         except LakestreamError:
-            return {}  # the table has moved on, or the listing says already what is wrong
+            return {}  # the table has moved on, or `_sizes` has already reported the problem
         return {
             "pinned_files": found.files, "pinned_bytes": found.bytes, "pinned_metadata_bytes": found.metadata_bytes,
         }  # fmt: skip
@@ -107,7 +107,7 @@ def described(metadata: TableMetadata) -> Json:
 
 
 def describe_table(state: State, topic: Topic) -> Json:
-    """What the state knows of one topic's table."""
+    """The state's knowledge of one topic's table."""
     landing, table = state.catalog.landings.get(topic.id), state.catalog.of_topic(topic.id)
     enabled = is_table(state, topic.id)
     lag = lag_of(state, topic)

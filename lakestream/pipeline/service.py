@@ -65,7 +65,7 @@ class ServiceOptions:
     """The external catalog that new tables are made in; None: our own catalog."""
     drain_s: float = 10.0
     once: bool = False
-    """Land what waits, then stop."""
+    """Land all waiting records, then stop."""
 
 
 class OneAtATime(Membership):

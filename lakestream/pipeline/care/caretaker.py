@@ -200,7 +200,7 @@ class Caretaker:
         table = await self._tables.table_of(topic_id)
         if not isinstance(table, Failed) and self.accounts.due(topic_id, table):
             result = await self.accounts.settle(topic_id, progress)
-            log.info("accounted for others' snapshots: %s", result.figures)
+            log.info("accounted for snapshots of other engines: %s", result.figures)
 
     async def _tidy_files(self, topic: Topic, metadata: TableMetadata, seen: _Seen) -> None:
         """Plan a rewrite when there are as many new files as fill a tier, or new delete files."""
@@ -263,7 +263,7 @@ class Caretaker:
         going = [*ours, *found.others]
         if not dry_run and going:
             await files.off(files.store.delete, going)
-            log.info("removed %d files of ours and %d of others that nothing led to", len(ours), len(found.others))
+            log.info("removed %d unused files of ours and %d of other engines", len(ours), len(found.others))
         said = ["nothing was removed: a dry run"] if dry_run else []
         if spared:
             said.append(f"{spared} files of ours stay {grace_s:.0f} s more for their readers")

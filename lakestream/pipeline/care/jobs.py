@@ -3,8 +3,8 @@
     a picture of the table at a base snapshot -> which files (plan.py) -> tasks on the engine, a few at a time
     -> TopicTables.change: one commit
 
-What another writer commits between the base and our commit makes the result worthless: it is thrown away, and the job
-is done again (T8). Landing goes on all the while; the files of care are those of numbered rounds, as landing's are.
+A commit of another writer between the base and our commit makes the result worthless: the job is done again (T8).
+Landing goes on all the while; the files of care are those of numbered rounds, as landing's are.
 """
 
 import logging

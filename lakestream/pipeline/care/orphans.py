@@ -33,7 +33,7 @@ class Orphans:
 def judge_orphans(
     listed: Listed, over: Collection[str], known: Collection[str], location: str, *, before_ms: int, spared: set[str]
 ) -> Orphans:
-    """Three steps in this order: `listed`, then `over`, then `known`, what the table leads to (T12).
+    """Judge with three lists made in this order: `listed`, then `over`, then `known`, the table's files (T12).
 
     A listed file of a round that is over is in the table by then, or never will be. In another order the round could
     commit the file between the look at the table and the look at the state. `spared`: files in their grace.

@@ -1,8 +1,7 @@
 """Plans the care of a table: pure functions of its live files.
 
     to_rewrite   groups of files to rewrite as larger ones: neighbours in age of about one size, so that a row is
-    written
-                 again only a few times, however long its topic lives
+                 written again only a few times, however long its topic lives
     to_drop      files whose rows are all below the kept offsets, and files that have rows on both sides (T21)
 """
 

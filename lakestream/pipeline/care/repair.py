@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a repair works with."""
+    """The parts that a repair uses."""
 
     replica: Replica
     tables: TopicTables
@@ -153,7 +153,7 @@ async def _metadata_back(tools: Tools, topic: Topic, accept_loss: bool) -> list[
     if isinstance(outcome, No):
         raise Retry(outcome.message)
     await _unproven(tools, topic)
-    return [f"the table is what it was at {older.metadata_location}: what landed later is lost"]
+    return [f"the table is what it was at {older.metadata_location}: rows that landed later are lost"]
 
 
 def _newest_readable(tools: Tools, bound: CatalogTable) -> Table:
@@ -272,7 +272,7 @@ class _ExternalTable:
                 told.append("the main branch is at the last good snapshot again")
             else:
                 raise Refused(
-                    "it was rolled back or replaced, and changed since: what was deleted since must not come back; "
+                    "it was rolled back or replaced, and changed since: deleted rows must not come back; "
                     + ACCEPT
                 )
         bound = {

@@ -1,6 +1,6 @@
 """Requests for care, one at a time: begun, watched, answered, or given up.
 
-    note the attempt in the state -> do it -> tell what came of it
+    note the attempt in the state -> run the job -> note its result
 
 An attempt is noted before its work begins, so an attempt that kills the pipeline counts, too. A request that is refused
 ends with the reason. A request that hangs, or whose engine or pipeline dies, is tried once more, then given up, so that

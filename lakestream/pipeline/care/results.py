@@ -1,4 +1,4 @@
-"""What a job of care answers: a result, or why it was not done."""
+"""The result of a job of care, or the error that says why it was not done."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -18,12 +18,12 @@ class Hung(NotDone):
 
 
 class Lost(NotDone):
-    """A file of the table is not there, or not what was written."""
+    """A file of the table is missing, or damaged."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What a job did."""
+    """A sentence about a finished job, and its figures."""
 
     text: str = ""
     figures: dict[str, int] = field(default_factory=dict)

@@ -80,7 +80,7 @@ class Cared(msgspec.Struct, frozen=True, array_like=True, tag="cared"):
 
 
 class CareFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """A task could not be done. `lost`: a file is missing, or not what was written.
+    """A task could not be done. `lost`: a file is missing, or damaged.
 
     `scattered`: the user's partition spec makes too many files. `hung`: a condition was not evaluated in time, or its
     process died.

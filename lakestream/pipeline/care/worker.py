@@ -273,7 +273,7 @@ def _going(rows: pa.RecordBatch, condition: RowCondition | None, keep_from: dict
     return offsets < firsts[places] if len(firsts) else np.zeros(0, np.bool_)
 
 
-# -- what rows there are ----------------------------------------------------------------------------------------------
+# -- rows counted ------------------------------------------------------------------------------------------------------
 
 
 def digest(store: TableStore, task: CareTask) -> Cared:

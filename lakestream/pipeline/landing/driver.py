@@ -2,7 +2,7 @@
 
     follow the log -> due? -> choose -> workers write files -> each topic commits by one command -> tidy up -> again
 
-The pipeline keeps nothing but what is in the state: killed at any point and started again, it plans from the progress
+The pipeline's only memory is the state: killed at any point and started again, it plans from the progress
 of the last commits, and a sweep deletes the files that were written and not committed. Two pipelines at once do no harm
 either: a commit whose premise is gone changes nothing (T7).
 """

@@ -36,7 +36,7 @@ OUTRUN = "the progress moved meanwhile: another pipeline was faster"
 
 
 class Lander:
-    """Commits what rounds wrote, topic by topic."""
+    """Commits the files of rounds, topic by topic."""
 
     def __init__(self, replica: Replica, tables: TopicTables) -> None:
         self.tables = tables

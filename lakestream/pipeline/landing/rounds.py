@@ -54,7 +54,7 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """The engine without Spark: the calling thread runs the tasks. For tests, and to measure what Spark costs."""
+    """The engine without Spark: the calling thread runs the tasks. For tests, and to measure the cost of Spark."""
 
     slots = 1
     alive = True

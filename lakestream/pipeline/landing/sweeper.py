@@ -1,6 +1,6 @@
 """The sweep beside the rounds: data files of rounds that are over, which no table refers to and none ever will (T12).
 
-    list a table's files -> fold to the end -> judge by the rounds that wrote them -> what the table does not know goes
+    list a table's files -> fold to the end -> files of rounds that are over -> delete those not in the table
 """
 
 import logging
@@ -25,7 +25,7 @@ class Sweeper:
         self._tables = tables
 
     async def sweep(self, grace_s: float) -> int:
-        """Delete what rounds that are over left behind, of this life and of earlier ones; how many files.
+        """Delete unused files of rounds that are over, of this pipeline and of earlier ones; how many files.
 
         `grace_s`: only files that this pipeline has seen unused for so long. Another one may have let them go just now
         (T11).

@@ -15,7 +15,7 @@ says where they are. Options:
     startingTimestamp   milliseconds since 1970: from the first record that is not older, in each partition
     maxRecordsPerBatch  of a stream
     failOnDataLoss      true: a stream fails if offsets it has not read are gone (retention), or its topic was deleted
-                        and made again; false: it goes on with what there is
+                        and made again; false: it goes on with the records that are left
     pushFilters         true: filters on stream_partition and stream_offset are not read at all; Spark wants
                         spark.sql.python.filterPushdown.enabled=true with it
 """
@@ -197,7 +197,7 @@ def _arrow(schema: StructType) -> pa.Schema:
 
 
 def for_spark(kind: pa.DataType) -> pa.DataType:
-    """Spark has no uuid: it gets the bytes. What lies in an optional column may be absent with it, so all of it may."""
+    """A type as Spark has it: uuids are bytes, and all parts of a column may be null, since the column may be."""
     if isinstance(kind, pa.BaseExtensionType):
         return for_spark(kind.storage_type)
     if pa.types.is_struct(kind):
@@ -347,7 +347,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _fail_on_loss(self, what: str) -> None:
         if self._asked.fail_on_loss:
-            raise LakestreamError(f"{what}; start anew, or go on with what there is by failOnDataLoss=false")
+            raise LakestreamError(f"{what}; start anew, or read on by failOnDataLoss=false")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _columns(partition, self._schema)

@@ -88,6 +88,6 @@ def said_by(path: str) -> str:
 
 
 def version_in(said: str) -> Version:
-    """The version in what `java -version` says: 17, 0, 9 of 17.0.9, and 8, 0 of 1.8.0_412; nothing if there is none."""
+    """The version in the output of `java -version`: (17, 0, 9) of 17.0.9, (8, 0) of 1.8.0_412; () if there is none."""
     found = re.search(r'version "(?:1\.)?(\d+(?:\.\d+)*)', said)
     return tuple(map(int, found[1].split("."))) if found else ()

@@ -66,7 +66,7 @@ class Spark:
 
     @classmethod
     def start(cls, master: str, conf: Mapping[str, str] | None = None) -> "Spark":
-        """Blocks for some seconds. Raises NoJava or SparkFailed, with what to do about it."""
+        """Blocks for some seconds. Raises NoJava or SparkFailed, which say how to help."""
         settings = {**_CONF, **(_LOCAL_CONF if is_local(master) else {}), **(conf or {})}
         # The gateway logs every connection that it closes.
         logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -146,7 +146,7 @@ class ExternalCatalog:
         except Exists:
             return await self.asked(self.catalog.load, topic.name)
 
-    # -- what came since -----------------------------------------------------------------------------------------------
+    # -- newer versions ------------------------------------------------------------------------------------------------
 
     async def _accept(
         self, topic: Topic, landing: Landing, location: str, own: Commit | None
@@ -279,7 +279,7 @@ class ExternalCatalog:
         if not _is_in(commit, table.metadata):
             raise error
         if table.metadata.current_snapshot_id != commit.snapshot_id:
-            raise Unknown("the commit was made, and others since: they are judged next") from error
+            raise Unknown("the commit was made, and later ones too, which are judged next") from error
         return found.location
 
     async def fence(self, topic: Topic) -> bool:
@@ -323,7 +323,7 @@ def check_place(root: str, location: str) -> None:
 
 
 def _added(commit: Commit) -> int | None:
-    """The snapshot that a commit makes; none if it only expires others."""
+    """The snapshot that a commit makes; None if it only expires snapshots."""
     return commit.snapshot_id if any(one["action"] == "add-snapshot" for one in commit.updates) else None
 
 

@@ -3,8 +3,8 @@
     plan: the committer writes manifests, their list and the metadata file; nothing refers to them yet
     commit: the table's catalog makes the metadata file the current one (table_catalog.py)
 
-What a commit needs beside its change is found here, once for landing and care: whether the catalog writes the metadata
-file, and which snapshots must not expire yet.
+Landing and care only describe a change. This module adds, once for both, whether the catalog writes the metadata file,
+and which snapshots must not expire yet.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Files in the place of others, as those were at a base snapshot (T8)."""
+    """New files replace old ones, as these were at a base snapshot (T8)."""
 
     base: int
     gone: frozenset[str]

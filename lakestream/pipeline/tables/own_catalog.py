@@ -1,6 +1,6 @@
 """Topics' tables in our own catalog: one command in the state makes a table, or makes a commit current (T7).
 
-    commit: CommitTables swaps the pointer, moves the progress, notes what landed and what was removed, all or nothing
+    commit: CommitTables swaps the pointer, moves the progress, notes landed and removed ranges, all or nothing
 
 A crash before the command leaves unused files, which a sweep deletes; after it nothing is left to do.
 """

@@ -1,6 +1,6 @@
 """The catalog of a topic's table: it says which metadata file is the current one, and makes a commit current.
 
-There are two kinds. Our own catalog is part of the state: one command swaps the pointer and says what landed
+There are two kinds. Our own catalog is part of the state: one command swaps the pointer and notes the landed ranges
 (own_catalog.py). An external catalog is committed to first, and the state is told afterwards (external_catalog.py).
 Landing and care do not ask which of the two they work with; TableCatalogs knows it for each topic.
 """
@@ -20,7 +20,7 @@ from lakestream.pipeline.tables.own_catalog import OwnCatalog
 
 
 class TableCatalog(Protocol):
-    """What landing and care need of a catalog."""
+    """The catalog of a table, as landing and care use it."""
 
     external: bool
     """The catalog writes the metadata files itself, and the state is told of a commit only after it was made."""

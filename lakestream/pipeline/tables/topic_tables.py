@@ -128,7 +128,7 @@ class TopicTables:
     async def change(self, topic_id: bytes, plan: Callable[[Table], Commit], epoch: int) -> Commit | Failed:
         """Commit a change of care: `plan` is called again for each version that is current by then.
 
-        The rows that go are noted by the same command, or after it (T16). Raises what `plan` does, Stale above all.
+        The rows that go are noted by the same command, or after it (T16). Raises the errors of `plan`, above all Stale.
         """
         for _ in range(COMMIT_ATTEMPTS):
             topic = self._replica.state.topics.by_id.get(topic_id)
@@ -151,12 +151,12 @@ class TopicTables:
         return Failed(topic_id, f"other writers committed {COMMIT_ATTEMPTS} times in between", False)
 
     async def fence(self, topic_id: bytes) -> bool:
-        """No member whose epoch has ended can commit what it prepared; whether that took a commit. Raises Retry."""
+        """Make commits impossible that a member of an ended epoch planned; whether that took a commit. Raises Retry."""
         topic = self._replica.state.topics.by_id.get(topic_id)
         return topic is not None and await self.catalogs.of(topic_id).fence(topic)
 
     async def delete_obsolete(self, grace_s: float) -> None:
-        """Delete what commits made unreachable, once readers of older versions had their time (T11)."""
+        """Delete files that commits made obsolete, once readers of older versions had their time (T11)."""
         for some in chunks(self.obsolete.take(grace_s), REMOVED_AT_ONCE):
             await self.files.remove(some)
 

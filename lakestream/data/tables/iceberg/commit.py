@@ -1,4 +1,4 @@
-"""A commit that is written and waits to become current, and the same in the words of Iceberg's REST protocol."""
+"""A planned commit, whose files are written and which waits to become current; also as updates of the REST protocol."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from lakestream.model.catalog.landed import LandedRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A snapshot that is written and waits to become current."""
+    """A new version of a table whose files are written."""
 
     base: str
-    """The metadata file that must still be the current one."""
+    """The metadata file that must still be the current one when the commit is made."""
     table: Table
-    """The table if the commit wins; without a location if another catalog writes its metadata file."""
+    """The table once the commit has won; without a location if an external catalog writes the metadata file."""
     snapshot_id: int
     written: tuple[str, ...]
-    """Files that nobody needs if the commit is lost for certain."""
+    """Files to delete if the commit has certainly lost."""
     obsolete: tuple[str, ...]
-    """Files that nobody can reach once the commit has won; to be deleted after a grace (T11)."""
+    """Files that nothing leads to once the commit has won; to be deleted after a grace (T11)."""
     manifests: tuple[ManifestFile, ...]
     metadata_bytes: int
-    """Of the metadata, unpacked."""
+    """The size of the unpacked metadata."""
     requirements: tuple[dict[str, Any], ...]
     updates: tuple[dict[str, Any], ...]
-    """The same in the words of Iceberg's REST protocol, for external catalogs."""
+    """The commit in the words of Iceberg's REST protocol, for external catalogs."""
     landed: Sequence[LandedRange] = ()
     """The rows that the commit adds, as the state is told of them."""
     removed: Sequence[LandedRange] | None = None
@@ -36,7 +36,7 @@ class Commit:
 
 
 class Stale(Retry):
-    """Somebody else's snapshot came between: what was prepared is thrown away and done again (T7, T8)."""
+    """Another writer's snapshot came in between: the plan is thrown away and made again (T7, T8)."""
 
 
 def requirements(metadata: TableMetadata) -> tuple[dict[str, Any], ...]:

@@ -56,10 +56,10 @@ class CommitDraft:
         self._table = table
         self._metadata = table.metadata
         self._sequence = self._metadata.last_sequence_number + 1
-        # Engines refuse a snapshot that is older than the one before it; a machine's clock may be.
+        # Engines refuse a snapshot that is older than the one before it, and a machine's clock may go back.
         before = max((head.timestamp_ms for head in self._metadata.snapshots[-1:]), default=0)
         self._now_ms = max(now_ms, before, int(self._metadata.value("last-updated-ms", 0)))
-        # Ids that begin with the time are as good as any, and a metadata file full of them is smaller when packed.
+        # Ids that begin with the time pack better, and a metadata file holds many of them.
         first = min(self._now_ms, ID_TIME_MAX) * ID_CHANCE
         numbers = (first + chance.randrange(ID_CHANCE) for _ in count())
         self.snapshot_id = next(number for number in numbers if number and self._metadata.snapshot(number) is None)
@@ -68,7 +68,7 @@ class CommitDraft:
         self._files: dict[str, bytes] = {}
 
     def unpartitioned(self) -> tuple[Layout, dict[str, Any] | None]:
-        """The layout for files of no one partition of a user's spec (T19), and the spec if it has to be added."""
+        """The layout for files without a partition (T19), and its spec if the table has to get it."""
         specs = self._metadata.specs
         found = next((spec for _, spec in sorted(specs.items()) if not spec["fields"]), None)
         spec = found or {"spec-id": max(specs) + 1, "fields": []}
@@ -172,7 +172,7 @@ class CommitDraft:
         )
 
     def forget(self, expired: frozenset[int], manifests: list[ManifestFile], write_metadata: bool) -> Commit:
-        """The table without some old snapshots."""
+        """Write the table without some old snapshots."""
         metadata = self._metadata
         obsolete = self._unreachable(expired, manifests)
         limit = versions_max(metadata.properties)
@@ -198,7 +198,7 @@ class CommitDraft:
         return metadata_uri(self._chance, after, _version_of(self._table.metadata_location) + 1)
 
     def _own(self, versions: Sequence[str]) -> list[str]:
-        """Of metadata files that nobody mentions any more, those that are this table's and may go."""
+        """Of metadata files that left the log, those that the table may delete."""
         if self._metadata.properties.get(CLEAN_UP, "").lower() != "true":
             return []
         return own_versions(self._metadata.location, versions)
@@ -213,7 +213,7 @@ class CommitDraft:
         try:
             return own_files(metadata.location, unreachable(metadata, expired, manifests, reading))
         except Missing:
-            # A file of a snapshot that stays is gone. That is for others to tell; here it only means: delete nothing.
+            # A file of a snapshot that stays is gone. Care reports that; a commit only deletes nothing then.
             return []
 
     def _sync(self) -> bytes:
@@ -225,7 +225,7 @@ class CommitDraft:
 
 
 def metadata_uri(chance: random.Random, metadata: TableMetadata, version: int) -> str:
-    """A name for a new metadata file; engines read the version and the packing out of it."""
+    """The URI of a new metadata file; engines read its version and whether it is packed out of the name."""
     ending = metadata_ending(metadata.properties)
     return f"{metadata.location}/metadata/{version:05d}-{_uuid(chance)}{ending}"
 

@@ -1,10 +1,10 @@
-"""The committer: new data files, rewrites and removals become snapshots of an Iceberg table.
+"""The committer plans commits: new data files, rewrites and removals become snapshots of an Iceberg table.
 
-    decide (what to write: pure functions of manifests, metadata, expiry) -> CommitDraft writes manifests, list and
+    decide (pure functions of manifests, metadata, expiry) -> CommitDraft writes manifests, list and
     metadata file -> a Commit: the new metadata file, to be made current only if the old one still is (T7)
 
-Nothing is visible before the caller swaps the catalog's pointer. A lost race leaves the files in `Commit.written`, then
-they are nobody's; a commit whose answer was lost is looked up first, and nothing is deleted before.
+Nothing is visible before the caller makes the commit current. After a lost race the caller deletes the files in
+`Commit.written`; a commit whose answer was lost is looked up first, and nothing is deleted before.
 """
 
 import random
@@ -42,20 +42,20 @@ from lakestream.data.tables.stores.table_store import TableStore
 
 LISTED_MANIFESTS_MAX = 20_000
 TABLE_BYTES_MAX = 64 * 1024 * 1024
-"""Metadata files, parsed, of tables that were committed to last."""
+"""Bytes of metadata files that are kept parsed, of the tables that were committed to last."""
 
 
 class Committer:
-    """Prepares commits on tables below one store. Blocking; for threads. Safe to use for several tables at once."""
+    """Plans commits on tables in one store. Blocks; several threads may use it for different tables."""
 
     def __init__(
         self, store: TableStore, chance: random.Random, owner: Callable[[], str] = lambda: "",
         history: SnapshotHistory | None = None,
     ) -> None:  # fmt: skip
-        """`owner` goes into the names of manifests and lists, so that what it left behind can be told later (T12).
+        """`owner` goes into the names of manifests and lists: a later sweep knows by it which member wrote them (T12).
 
-        `history`: which snapshots stay; without it all do that are not too old. In another catalog that is so always:
-        it forgets the log of snapshots before one that goes, and with it what there was at a time.
+        `history`: which snapshots stay; without it all that are not too old. External catalogs always do without: they
+        forget the snapshot log before a snapshot that goes, and with it the table as of a time.
         """
         self.history = history
         self._files = RecentFiles(store)
@@ -71,7 +71,7 @@ class Committer:
         self._files.close()
 
     def forget(self) -> None:
-        """Read anew from now on: a damaged file that is put back must be seen."""
+        """Empty the caches, so that a damaged file that was put back is read anew."""
         self._tables.clear()
         self._lists.clear()
         self._files.forget()
@@ -102,7 +102,7 @@ class Committer:
         protected: frozenset[int] = frozenset(),
         write_metadata: bool = True,
     ) -> Commit:
-        """Land files: one snapshot, even if nothing is in it (T7), with the progress moved over `ranges` (T6).
+        """Land files: one snapshot, even without files (T7), with the progress moved over `ranges` (T6).
 
         `notes` go into the snapshot's summary. Snapshots in `protected` are not expired yet (T16). Raises ValueError if
         a range does not follow the table's progress: then it was landed before.
@@ -138,10 +138,10 @@ class Committer:
         protected: frozenset[int] = frozenset(),
         write_metadata: bool = True,
     ) -> Commit:
-        """Put files in the place of others (data or delete files, by URI), as they were at a base snapshot.
+        """Replace data and delete files, named by URI, as they were at a base snapshot.
 
-        Raises Stale if anything but our own appends came after the base (T8), or if a file to remove is not there. With
-        `operation` "delete" and no files rows go for good (retention, T21).
+        Raises Stale if a snapshot other than our own appends came after the base (T8), or if a file to remove is gone.
+        Without files and with `operation` "delete" rows go for good (retention, T21).
         """
         check_base(table.metadata, base_snapshot_id)
         work = self._work(table, now_ms)
@@ -164,7 +164,7 @@ class Committer:
         self, table: Table, *, now_ms: int, older_than_ms: int | None = None, protected: frozenset[int] = frozenset(),
         write_metadata: bool = True,
     ) -> Commit | None:  # fmt: skip
-        """Forget old snapshots, without a new one; None if there are none. `older_than_ms`: else as the table says."""
+        """Forget old snapshots, without a new one; None if none is old. `older_than_ms`: else as the table says."""
         history = self.history if write_metadata else None
         expired = to_expire(table.metadata, now_ms, protected, older_than_ms, history)
         if not expired:
@@ -182,7 +182,7 @@ class Committer:
         return CommitDraft(self._files, self._chance, table, now_ms, self._owner(), self.history)
 
     def _kept(self, commit: Commit) -> Commit:
-        """What we just wrote need not be read and parsed for the next commit."""
+        """Keep what was just written in the caches, for the next commit."""
         if commit.table.metadata_location:
             self._tables.put(commit.table.metadata_location, commit.table, commit.metadata_bytes)
             self._tables.drop(commit.base)
@@ -208,4 +208,4 @@ def check_base(metadata: TableMetadata, base_snapshot_id: int) -> None:
             return
         if not is_our_append(metadata.summary(head.snapshot_id)):
             raise Stale(f"snapshot {head.snapshot_id} is not ours, and came after {base_snapshot_id}")
-    raise Stale(f"snapshot {base_snapshot_id} is not in the table's past any more")
+    raise Stale(f"snapshot {base_snapshot_id} is not among the table's snapshots any more")

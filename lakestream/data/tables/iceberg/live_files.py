@@ -1,4 +1,4 @@
-"""The live files of a table at one snapshot, as its care sees them: how large, which offsets, who deletes in them."""
+"""The live files of a table at one snapshot, for its care: size, offsets, and the delete files that apply."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,13 +45,13 @@ class LiveFile:
     sequence: int
     spec_id: int
     place: str
-    """Where a user's partition spec put it; empty if none did."""
+    """Its partition by a user's spec; empty without one."""
     spans: tuple[PartitionSpan, ...] | None
-    """By partition; None if the manifest does not tell (somebody else wrote it)."""
+    """The rows by partition; None if another engine wrote the manifest, which does not say."""
     groups: int = 0
-    """How many row groups it has; 0 if the manifest does not tell."""
+    """The number of row groups; 0 if the manifest does not say."""
     sort_order_id: int = 0
-    """The order in which it says that its rows are."""
+    """The id of the sort order of its rows, as the manifest says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class LiveFiles:
     deletes: tuple[DeleteFile, ...]
 
     def deletes_of(self, file: LiveFile) -> list[DeleteFile]:
-        """The delete files that may speak of a data file."""
+        """The delete files that may delete rows of a data file."""
         return [one for one in self.deletes if one.may_touch(file.path, file.sequence)]
 
 
@@ -117,5 +117,5 @@ def spans_of(runs: "RunMatrix") -> tuple[PartitionSpan, ...]:
 
 
 def partitions_of(files: Sequence[LiveFile]) -> set[int]:
-    """The partitions that some files hold, as far as it is known."""
+    """The partitions of which the files hold rows, as far as the manifests say."""
     return {span.partition for file in files for span in file.spans or ()}

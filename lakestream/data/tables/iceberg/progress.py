@@ -16,7 +16,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LandedOffsets:
-    """What a table holds of a partition: all below `end`, and the ranges above it that an open transaction left behind.
+    """The offsets of a partition that a table holds: all below `end`, and ranges above an open transaction's records.
 
     A range is (start, end), its end not in it.
     """
@@ -27,7 +27,7 @@ class LandedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of one partition that a commit lands, or that are known to hold nothing to land; `end` is not in it."""
+    """Offsets [start, end) of one partition that a commit lands, or that are known to hold no records."""
 
     partition: int
     start: int
@@ -40,7 +40,7 @@ Progress = Mapping[int, LandedOffsets]
 def advance(progress: Progress, ranges: Sequence[OffsetRange]) -> dict[int, LandedOffsets]:
     """The progress after a commit. Raises ValueError if a range was landed before, in part or whole (T7).
 
-    A range may begin above the progress, where the log start has moved: what lies below it is no record any more.
+    A range may begin above the progress if the log start has moved: no records are left below it.
     """
     advanced = dict(progress)
     for each in ranges:
