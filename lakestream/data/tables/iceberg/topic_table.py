@@ -28,19 +28,31 @@ METADATA_VERSIONS = 20
 
 PROPERTIES: Mapping[str, str] = {
     # Iceberg keeps metrics for the first 100 columns only; a user sets them for columns of his own (T1). Bounds hold
-    the # first bytes of keys: whole keys of any size would be in every manifest.
-    "write.metadata.metrics.column.stream_partition": "full", "write.metadata.metrics.column.stream_offset": "full",
-    "write.metadata.metrics.column.stream_timestamp": "full", "write.metadata.metrics.column.stream_flags": "full",
-    "write.metadata.metrics.column.stream_key": "truncate(16)", "write.metadata.metrics.column.stream_original":
-    "counts", # Small row groups, also in rewrites by other engines: one fetch of a consumer reads one of them (T4).
-    "write.parquet.row-group-size-bytes": str(ROW_GROUP_BYTES), "write.parquet.compression-codec": "zstd", # With the
-    default (serializable) a DELETE on a topic that is written to never gets through (T14).
-    "write.delete.isolation-level": "snapshot", "write.update.isolation-level": "snapshot",
-    "write.merge.isolation-level": "snapshot", # Landings come every few seconds or faster: an engine that loses a race
-    tries again, soon and often enough. "commit.retry.num-retries": "30", "commit.retry.min-wait-ms": "50",
-    "commit.retry.max-wait-ms": "1000", # T11. "history.expire.max-snapshot-age-ms": str(SNAPSHOT_AGE_MS),
-    "history.expire.min-snapshots-to-keep": "1", CLEAN_UP: "true", VERSIONS_MAX: str(METADATA_VERSIONS), # A commit
-    every few seconds writes the whole history each time: packed it is an eighth. CODEC_PROPERTY: GZIP,
+    # the first bytes of keys: whole keys of any size would be in every manifest.
+    "write.metadata.metrics.column.stream_partition": "full",
+    "write.metadata.metrics.column.stream_offset": "full",
+    "write.metadata.metrics.column.stream_timestamp": "full",
+    "write.metadata.metrics.column.stream_flags": "full",
+    "write.metadata.metrics.column.stream_key": "truncate(16)",
+    "write.metadata.metrics.column.stream_original": "counts",
+    # Small row groups, also in rewrites by other engines: one fetch of a consumer reads one of them (T4).
+    "write.parquet.row-group-size-bytes": str(ROW_GROUP_BYTES),
+    "write.parquet.compression-codec": "zstd",
+    # With the default (serializable) a DELETE on a topic that is written to never gets through (T14).
+    "write.delete.isolation-level": "snapshot",
+    "write.update.isolation-level": "snapshot",
+    "write.merge.isolation-level": "snapshot",
+    # Landings come every few seconds or faster: an engine that loses a race tries again, soon and often enough.
+    "commit.retry.num-retries": "30",
+    "commit.retry.min-wait-ms": "50",
+    "commit.retry.max-wait-ms": "1000",
+    # T11.
+    "history.expire.max-snapshot-age-ms": str(SNAPSHOT_AGE_MS),
+    "history.expire.min-snapshots-to-keep": "1",
+    CLEAN_UP: "true",
+    VERSIONS_MAX: str(METADATA_VERSIONS),
+    # A commit every few seconds writes the whole history each time: packed it is an eighth.
+    CODEC_PROPERTY: GZIP,
 }
 
 
