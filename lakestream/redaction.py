@@ -19,7 +19,9 @@ _STORE_VARIABLES: Final = ("AWS_", "AZURE_", "GOOGLE_", "PYICEBERG_")
 _SECRET_NAME: Final = (
     r"(?:password|passwd|secret|token|credential|signature|sig|key|authorization|connection[._-]?string|account[._-]json)s?"
 )
-_NAMES: Final = re.compile(rf"{_SECRET_NAME}$", re.IGNORECASE)
+_ACCOUNT: Final = r"(?:(?<=sas-token)\.[a-z0-9]+|\.[\w-]+\.(?:blob|dfs)\.[\w.-]+)"
+"""Azure's names go on with the account that the secret is for: `fs.azure.account.key.ME.dfs.core.windows.net`."""
+_NAMES: Final = re.compile(rf"(?:{_SECRET_NAME}|\bsas(?:\.[\w-]+)?){_ACCOUNT}?$", re.IGNORECASE)
 _PUBLIC: Final = re.compile(r"(?<!secret[._-])access[._-]key$", re.IGNORECASE)
 """The name of a key that is no secret: it says who asks."""
 _USERINFO: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"']*):[^\s\"']*@", re.IGNORECASE)

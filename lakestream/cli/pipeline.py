@@ -15,6 +15,7 @@ from lakestream.errors import LakestreamError
 from lakestream.process import logs
 from lakestream.process.readiness import GIVE_UP
 from lakestream.process.umask import apply_umask
+from lakestream.redaction import secrets_in
 from lakestream.settings import CHILD_VARIABLE, Settings, data_uri, from_json, known_secrets
 
 log = logging.getLogger("lakestream.pipeline")
@@ -41,7 +42,8 @@ def pipeline(
     inherited = os.environ.pop(CHILD_VARIABLE, None)
     settings = from_json(inherited) if inherited else loaded_settings(flags).settings
     apply_umask(settings.umask)
-    secrets = known_secrets(settings, os.environ)
+    spark_conf = {**conf_in(conf_file), **pairs(conf, "--conf")}
+    secrets = [*known_secrets(settings, os.environ), *secrets_in(spark_conf)]
     logs.configure(settings.log_level, settings.log_format, {"pipeline": master}, secrets=secrets)
     from lakestream.data.tables.iceberg.pyiceberg_catalog import address_of
     from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, SnapshotHistory
@@ -55,7 +57,7 @@ def pipeline(
         root=data_uri(settings),
         master=master,
         member_id=MEMBER_ID if member_id is None else member_id,
-        conf={**conf_in(conf_file), **pairs(conf, "--conf")},
+        conf=spark_conf,
         catalog=address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties),
         freshness=FreshnessLimits(freshness_s=freshness_ms / 1000),
         care=CareLimits(

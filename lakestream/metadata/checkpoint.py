@@ -104,13 +104,19 @@ async def dump_here(state: State) -> bytes:
 async def dump_in_a_fork(state: State) -> bytes:
     """Off the serving path: a forked child sees the state as it is now, and writes it into a pipe. Raises Retry."""
     read_end, child = _fork(state)
+    ends = [read_end]
     loop = asyncio.get_running_loop()
     timers = (loop.call_later(IDLE_ONLY_S, child.let_compete), loop.call_later(CHILD_LIMIT_S, child.kill))
     try:
-        body, status = await asyncio.to_thread(_collect, read_end, child)
+        body, status = await asyncio.to_thread(_collect, ends, child)
     except asyncio.CancelledError:
         child.kill()  # the thread waits for its end
         raise
+    except (MemoryError, RuntimeError) as error:  # there is no room for the bytes, or for a thread
+        child.kill()
+        if ends:
+            _collect_nothing(ends, child)
+        raise Retry(f"the checkpoint cannot be taken from the process that writes it: {error!r}") from error
     finally:
         for timer in timers:
             timer.cancel()
@@ -179,10 +185,22 @@ def _write(state: State, read_end: int, write_end: int) -> None:
         os._exit(status)
 
 
-def _collect(read_end: int, child: _Child) -> tuple[bytes, int]:
-    with os.fdopen(read_end, "rb") as pipe:
-        body = pipe.read()
+def _collect(ends: list[int], child: _Child) -> tuple[bytes, int]:
+    """What comes out of the pipe, and the child's status. Whoever takes the end out of `ends` closes the pipe."""
+    with os.fdopen(ends.pop(), "rb") as pipe:
+        try:
+            body = pipe.read()
+        except MemoryError:
+            child.kill()
+            child.wait()
+            raise
     return body, child.wait()
+
+
+def _collect_nothing(ends: list[int], child: _Child) -> None:
+    """Of a killed child that no thread waits for."""
+    os.close(ends.pop())
+    child.wait()
 
 
 class Remains:

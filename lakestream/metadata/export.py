@@ -76,6 +76,8 @@ class Exports:
         Raises Missing if there is no such export (any more) or page, and Retry.
         """
         self._forget_old()
+        if not export and number:
+            raise Missing("a page behind the first one is that of an export: name it")
         if not export:
             export = await self._make()
         held = self._held.get(export)

@@ -48,18 +48,19 @@ def tell(proposal: Proposal, outcome: Outcome | LakestreamError) -> None:
 
 def give_up_old(proposals: list[Proposal], before: float) -> None:
     """Give up the proposals that wait since before this time, and the younger appends of their streams (L16)."""
-    for index, one in enumerate(proposals):
+    for one in proposals:
         if one.since >= before:
-            return  # they stand in the order in which they came
-        if not one.given_up:
-            one.given_up = True
-            if broken := one.appended():
-                give_up_behind(proposals[index + 1 :], broken)
+            break  # they stand in the order in which they came
+        one.given_up = True
+    give_up_behind(proposals, set())
 
 
 def give_up_behind(proposals: Iterable[Proposal], broken: set[int]) -> None:
-    """An append of a stream whose earlier append was given up would change the stream's order (L16)."""
+    """An append of a stream whose earlier append was given up would change the stream's order (L16).
+
+    `broken` has the streams of one that was given up before these; those given up among them drag others along too.
+    """
     for one in proposals:
-        if not broken.isdisjoint(streams := one.appended()):
+        if one.given_up or (broken and not broken.isdisjoint(one.appended())):
             one.given_up = True
-            broken = broken | streams
+            broken = broken | one.appended()

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from lakestream.errors import Exists, Fenced, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
@@ -429,10 +429,11 @@ class Appender:
     def _answer(self, submissions: list[Submitted], error: LakestreamError | None) -> None:
         for submission in submissions:
             self._under_way_bytes -= submission.size
-            if isinstance(submission, ManyBatches):
-                submission.done(submission.results if error is None else error)
-            else:
-                submission.done(submission.results if error is None else error)
+            answer: Any = submission.results if error is None else error
+            try:
+                submission.done(answer)
+            except Exception:  # this request gets no answer; those beside it in the tick do
+                log.exception("the answer to a produce request failed")
         if self._full and self._under_way_bytes < self._limits.under_way_bytes // 2:
             self._full = False
             self.on_pressure(False)

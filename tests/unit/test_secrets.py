@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from lakestream.process import logs
 from lakestream.protocol.kafka.configs import SENSITIVE
 from lakestream.redaction import MASK, Redactor, mask_urls, secrets_in
 from lakestream.settings import Settings, SettingsError, known_secrets, load, table
+from tests.support.serve_process import clean_environment
 
 PROPERTIES = "token=s3cr3t-token,warehouse=lake"
 
@@ -126,6 +129,29 @@ def test_settings_of_spark_are_in_a_file_and_not_on_the_command_line(tmp_path: P
     argv = command(Java("java", (17,)), "local[2]", "1g", tmp_path)
     assert "s3cr3t" not in " ".join(argv) and "--conf" not in argv
     assert properties_file({"a b": " x\\y\n#"}) == "a\\ b=\\ x\\\\y\\n\\#\n"
+
+
+def test_what_spark_is_told_in_secret_is_in_no_log_line_of_the_pipeline(tmp_path: Path) -> None:
+    (tmp_path / "conf").write_text("spark.hadoop.fs.azure.account.key.me.dfs.core.windows.net=s3cr3t-word\n")
+    (tmp_path / "broken.sqlite").write_bytes(b"no database" * 500)
+    argv = [sys.executable, "-m", "lakestream", "pipeline", "--once", "--data", str(tmp_path / "data")]
+    argv += ["--metadata", f"sqlite:///{tmp_path}/broken.sqlite", "--conf-file", str(tmp_path / "conf")]
+    argv += ["--master", "spark://s3cr3t-word:1"]
+    asked = subprocess.run(argv, env=clean_environment(), capture_output=True, text=True, check=False)
+    assert asked.returncode == 1 and f"pipeline=spark://{MASK}:1" in asked.stderr
+    assert "s3cr3t" not in asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("fs.azure.account.key.me.dfs.core.windows.net", True), ("fs.azure.sas.box.me.blob.core.windows.net", True),
+        ("fs.azure.account.oauth2.client.secret.me.dfs.core.windows.net", True), ("adls.sas-token.me", True),
+        ("fs.azure.account.oauth2.client.id.me.dfs.core.windows.net", False), ("token.refresh-enabled", False),
+    ],
+)  # fmt: skip
+def test_a_secret_is_one_for_whichever_account_its_name_says(name: str, secret: bool) -> None:
+    assert bool(secrets_in({name: "a-value"})) is secret
 
 
 def test_the_listing_says_which_settings_are_secret() -> None:

@@ -31,6 +31,7 @@ from lakestream.data.tables.foreign.continuity import Followed, Untold, follow, 
 from lakestream.data.tables.foreign.rows import judge_rows
 from lakestream.data.tables.iceberg.commit import Commit, Stale
 from lakestream.data.tables.iceberg.committer import Committer
+from lakestream.data.tables.iceberg.expiry import own_versions
 from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
 from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
@@ -265,7 +266,8 @@ class ExternalCatalog:
         if table.metadata.properties.get(CLEAN_UP, "").lower() == "true":
             before = self.committer.load(commit.base).metadata.value("metadata-log", [])
             kept = {entry["metadata-file"] for entry in table.metadata.value("metadata-log", [])}
-            found += [one["metadata-file"] for one in before if one["metadata-file"] not in kept]
+            dropped = [one["metadata-file"] for one in before if one["metadata-file"] not in kept]
+            found += own_versions(table.metadata.location, dropped)
         return found
 
     async def _looked_up(self, topic: Topic, commit: Commit, error: Unknown) -> str:

@@ -41,7 +41,6 @@ from lakestream.protocol.kafka.messages.configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     DescribeConfigsRequest,
-    DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
@@ -63,6 +62,9 @@ LISTED = frozenset({TOPIC, BROKER, 8, 16, 32})
 """Kinds of resources that can be listed; of loggers (8), client metrics (16) and groups (32) there are none."""
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 OPERATIONS = {SET: "SET", APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
+REPEATED_LIMIT = 10_000
+"""Configs that one response says again: a request of 500 kB could ask for gigabytes of them."""
+TOO_LONG = Refusal(ErrorCode.INVALID_REQUEST, "The request names the resource too many times.")
 SENSITIVE = frozenset({"data", "metadata"} | {row.name.replace("_", ".") for row in table().values() if row.secret})
 """Configs whose values no client is shown: secrets, and where the cluster keeps its data."""
 
@@ -87,22 +89,28 @@ class ConfigApis:
     # -- DescribeConfigs --------------------------------------------------------------------------------------------
 
     async def describe_configs(self, context: RequestContext, request: DescribeConfigsRequest) -> object:
-        """A resource that is named several times is described once, with all the configs that were asked for."""
+        """Each naming of a resource has its own answer, as in Kafka, until `REPEATED_LIMIT`."""
         own = (BROKER, str(self._replica.member_id))
         only_own = all((one.resource_type, one.resource_name) == own for one in request.resources)
         failed = None if only_own else await stale(self._replica, ErrorCode.LEADER_NOT_AVAILABLE)
-        answer, shown = DescribeConfigsResponse(), 0
-        for (kind, name), wanted in (await _distinct(request.resources)).items():
+        answer, shown, repeated = DescribeConfigsResponse(), 0, 0
+        named = set[tuple[int, str]]()
+        for asked in request.resources:
+            place = kind, name = asked.resource_type, asked.resource_name
             result = DescribeConfigsResult(resource_type=kind, resource_name=name, error_message="")
-            found = failed or self._described(kind, name)
+            again = place in named
+            found = failed or (TOO_LONG if again and repeated >= REPEATED_LIMIT else self._described(kind, name))
             if isinstance(found, Refusal):
                 result.error_code, result.error_message = found.code, found.message
             else:
+                wanted = set(asked.configuration_keys or ())
                 result.configs = [one for one in found if not wanted or one.name in wanted]
                 for one in result.configs:
                     _leave_out(one, request)
+            named.add(place)
             answer.results.append(result)
             shown += 1 + len(result.configs)
+            repeated += 1 + len(result.configs) if again else 0
             await asyncio.sleep(0)
         return await large_answer(context, answer, shown)
 
@@ -293,21 +301,6 @@ def altered(asked: Iterable[AlterableConfig], table: ConfigTable, current: Mappi
             return Refusal(ErrorCode.INVALID_CONFIG, problem)
         changes[name] = value
     return list(changes.items())
-
-
-async def _distinct(resources: Sequence[DescribeConfigsResource]) -> dict[tuple[int, str], set[str]]:
-    """The configs that are wanted of each resource; the empty set stands for all configs."""
-    wanted: dict[tuple[int, str], set[str]] = {}
-    for some in chunks(resources, TURN):
-        for one in some:
-            place, keys = (one.resource_type, one.resource_name), set(one.configuration_keys or ())
-            known = wanted.setdefault(place, keys)
-            if not keys:
-                known.clear()
-            elif known:
-                known |= keys
-        await asyncio.sleep(0)
-    return wanted
 
 
 def _fact(name: str, type_: int, doc: str) -> ConfigKey:

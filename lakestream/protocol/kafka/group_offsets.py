@@ -4,6 +4,7 @@ Departures from Kafka: none is known. As in Kafka a fetch by name of what nobody
 group or topic, is answered with -1; names and ids of topics are resolved by the broker that is asked.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from lakestream.errors import LakestreamError
@@ -13,6 +14,7 @@ from lakestream.model.groups.offsets import CommitOffsets, CommitRow, DeleteOffs
 from lakestream.model.reasons import Reason
 from lakestream.model.topics import Topic
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.messages.offsets import (
     OffsetCommitRequest,
@@ -34,6 +36,7 @@ from lakestream.protocol.kafka.messages.offsets import (
 )
 from lakestream.protocol.kafka.refusals import refusal
 from lakestream.stream.groups.offsets import GroupOffsets
+from lakestream.stream.long_work import chunks
 
 NOT_COMMITTED = ErrorCode.COORDINATOR_NOT_AVAILABLE
 NOT_KNOWN_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -129,12 +132,13 @@ class GroupOffsetApis:
 
     # -- fetch --------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    async def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> object:
         if context.version >= 8:
             groups = [await self._fetch(one.group_id, one.topics, context.version) for one in request.groups]
-            return OffsetFetchResponse(groups=groups)
+            return await large_answer(context, OffsetFetchResponse(groups=groups), sum(map(_length, groups)))
         answer = await self._fetch(request.group_id, request.topics, context.version)
-        return OffsetFetchResponse(topics=answer.topics, error_code=answer.error_code)
+        response = OffsetFetchResponse(topics=answer.topics, error_code=answer.error_code)
+        return await large_answer(context, response, _length(answer))
 
     async def _fetch(
         self, group: str, topics: list[OffsetFetchRequestTopic] | None, version: int
@@ -144,18 +148,20 @@ class GroupOffsetApis:
         except LakestreamError as error:
             code = refusal(error, NOT_KNOWN_NOW).code
             # Before version 2 an answer has no place for a code but its partitions.
-            failed = [self._answer(topic, lambda _: code) for topic in topics or []] if version < 2 else []
+            failed = [await self._answer(topic, lambda _: code) for topic in topics or []] if version < 2 else []
             return OffsetFetchResponseGroup(group_id=group, error_code=code, topics=failed)
         if topics is None:
-            return OffsetFetchResponseGroup(group_id=group, topics=self._everything(commits))
+            return OffsetFetchResponseGroup(group_id=group, topics=await self._everything(commits))
         return OffsetFetchResponseGroup(
-            group_id=group, topics=[self._some(topic, commits, version >= BY_ID) for topic in topics]
+            group_id=group, topics=[await self._some(topic, commits, version >= BY_ID) for topic in topics]
         )
 
-    def _everything(self, commits: dict[int, Commit]) -> list[OffsetFetchResponseTopic]:
+    async def _everything(self, commits: dict[int, Commit]) -> list[OffsetFetchResponseTopic]:
         streams = self._replica.state.streams.by_id
         topics: dict[bytes, OffsetFetchResponseTopic] = {}
-        for stream_id, commit in commits.items():
+        for number, (stream_id, commit) in enumerate(list(commits.items()), 1):
+            if number % TURN == 0:
+                await asyncio.sleep(0)
             stream = streams.get(stream_id)
             if stream is None:
                 continue  # of a deleted topic, about to be forgotten
@@ -165,7 +171,7 @@ class GroupOffsetApis:
             topic.partitions.append(offset_answer(stream.partition, commit))
         return list(topics.values())
 
-    def _some(
+    async def _some(
         self, asked: OffsetFetchRequestTopic, commits: dict[int, Commit], by_id: bool
     ) -> OffsetFetchResponseTopic:
         topic = self._topic(asked.topic_id if by_id else asked.name)
@@ -177,16 +183,17 @@ class GroupOffsetApis:
             known = 0 <= partition < len(streams)
             return commits.get(streams[partition], NOTHING) if known else NOTHING
 
-        return self._answer(asked, found)
+        return await self._answer(asked, found)
 
-    def _answer(
+    async def _answer(
         self, asked: OffsetFetchRequestTopic, found: Callable[[int], Commit | ErrorCode]
     ) -> OffsetFetchResponseTopic:
-        return OffsetFetchResponseTopic(
-            name=asked.name,
-            topic_id=asked.topic_id,
-            partitions=[offset_answer(partition, found(partition)) for partition in asked.partition_indexes],
-        )
+        answer = OffsetFetchResponseTopic(name=asked.name, topic_id=asked.topic_id)
+        for some in chunks(asked.partition_indexes, TURN):
+            answer.partitions += [offset_answer(partition, found(partition)) for partition in some]
+            if len(some) == TURN:
+                await asyncio.sleep(0)
+        return answer
 
     # -- delete -------------------------------------------------------------------------------------------------------
 
@@ -212,6 +219,10 @@ class GroupOffsetApis:
     def _stream(self, name: str, partition: int) -> int | None:
         topic = self._topic(name)
         return topic.streams[partition] if topic is not None and 0 <= partition < len(topic.streams) else None
+
+
+def _length(answer: OffsetFetchResponseGroup) -> int:
+    return sum(len(topic.partitions) for topic in answer.topics)
 
 
 def offset_answer(partition: int, found: Commit | ErrorCode) -> OffsetFetchResponsePartition:

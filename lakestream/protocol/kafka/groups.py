@@ -6,6 +6,7 @@ soon as there is a broker; coordinators of transactions are refused until transa
 A newcomer whose connection is gone when the join phase ends does not become a member.
 """
 
+import asyncio
 from dataclasses import dataclass
 
 from lakestream.errors import LakestreamError, Rejected
@@ -14,6 +15,7 @@ from lakestream.model.groups.group import GroupState
 from lakestream.model.groups.membership import coordinator
 from lakestream.model.reasons import Reason
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.large_answers import large_answer
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.messages.groups import (
     Coordinator,
@@ -48,6 +50,8 @@ from lakestream.stream.groups.offsets import GroupOffsets
 from lakestream.stream.groups.waiting_members import JoinRequest, MemberIdRequired, SyncRequest
 
 GROUP, TRANSACTION = 0, 1
+GROUPS_AT_ONCE = 200
+"""Groups that are described before others have their turn."""
 CLASSIC = "classic"
 STATES = {
     GroupState.EMPTY: "Empty",
@@ -232,13 +236,18 @@ class GroupApis:
         broker = state.members.by_id[owner]
         return Found(broker.id, broker.host, broker.port)
 
-    async def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        described = [await self._describe(name, context.version) for name in request.groups]
+    async def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> object:
+        described = []
+        for number, name in enumerate(request.groups, 1):
+            described.append(await self._describe(name, context.version))
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
         if request.include_authorized_operations:
             for one in described:
                 if not one.error_code:
                     one.authorized_operations = ALL_OPERATIONS
-        return DescribeGroupsResponse(groups=described)
+        items = len(described) + sum(len(one.members) for one in described)
+        return await large_answer(context, DescribeGroupsResponse(groups=described), items)
 
     async def _describe(self, name: str, version: int) -> DescribedGroup:
         try:
@@ -278,14 +287,14 @@ class GroupApis:
             ],
         )
 
-    async def list(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    async def list(self, context: RequestContext, request: ListGroupsRequest) -> object:
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         try:
             seen = await self._offsets.list()
         except LakestreamError as error:
             return ListGroupsResponse(error_code=problem_of(error))
-        return ListGroupsResponse(
+        response = ListGroupsResponse(
             groups=[
                 ListedGroup(
                     group_id=one.group.name,
@@ -297,6 +306,7 @@ class GroupApis:
                 if (not states or STATES[one.state].lower() in states) and (not types or CLASSIC in types)
             ]
         )
+        return await large_answer(context, response, len(response.groups))
 
     async def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         results = [DeletableGroupResult(group_id=name) for name in dict.fromkeys(request.groups_names)]

@@ -13,6 +13,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.batches.header import LEADER_EPOCH
 from lakestream.model.streams import Stream
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.fetch import (
     ListOffsetsPartition,
@@ -27,6 +28,7 @@ from lakestream.protocol.kafka.messages.fetch import (
     OffsetForLeaderTopicResult,
 )
 from lakestream.protocol.kafka.refusals import Refusal, refusal, stale
+from lakestream.stream.long_work import chunks
 from lakestream.stream.reader import Found, Reader
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -56,7 +58,7 @@ class OffsetApis:
     def handlers(self) -> dict[int, Handler]:
         return {2: self.list_offsets, 23: self.offset_for_leader_epoch}
 
-    async def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    async def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> object:
         """Ends and noes are current: one look at the log's end serves the whole request (L6)."""
         failed = await stale(self._replica, TRY_AGAIN)
         asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
@@ -72,16 +74,19 @@ class OffsetApis:
                 partition_index=index, timestamp=found.timestamp, offset=found.offset, leader_epoch=found.epoch
             )
 
-        answers = await asyncio.gather(*(answer(*one) for one in asked))
+        answers: list[ListOffsetsPartitionResponse] = []
+        for some in chunks(asked, TURN):
+            answers += await asyncio.gather(*(answer(*one) for one in some))
         topics: dict[str, dict[int, ListOffsetsPartitionResponse]] = {topic.name: {} for topic in request.topics}
         for (name, _), one in zip(asked, answers, strict=True):
             topics[name][one.partition_index] = one
-        return ListOffsetsResponse(
+        response = ListOffsetsResponse(
             topics=[
                 ListOffsetsTopicResponse(name=name, partitions=list(answered.values()))
                 for name, answered in topics.items()
             ]
         )
+        return await large_answer(context, response, len(asked))
 
     async def _place(
         self, name: str, partition: ListOffsetsPartition, version: int, repeated: bool

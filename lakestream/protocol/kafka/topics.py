@@ -16,6 +16,7 @@ from lakestream.model.configs import TOPIC_CONFIGS, topic_layers
 from lakestream.model.streams import Stream
 from lakestream.model.topics import MAX_PARTITIONS, Topic
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
+from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
 from lakestream.protocol.kafka.creation import DEFAULT, NewTopic, TopicMaker
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.messages.topics import (
@@ -43,6 +44,8 @@ from lakestream.protocol.kafka.messages.topics import (
 from lakestream.protocol.kafka.messages.types import ZERO_UUID
 from lakestream.protocol.kafka.refusals import Refusal, propose, settled, stale
 from lakestream.stream.housekeeping.long_topics import create_topic, grow_topic
+from lakestream.stream.housekeeping.retention import light_starts
+from lakestream.stream.long_work import chunks
 
 HIGH_WATERMARK = -1
 TRY_AGAIN = ErrorCode.LEADER_NOT_AVAILABLE
@@ -208,20 +211,33 @@ class TopicApis:
 
     # -- DeleteRecords ----------------------------------------------------------------------------------------------
 
-    async def delete_records(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """All partitions in one command; of one that is named twice the last counts, as in Kafka."""
+    async def delete_records(self, context: RequestContext, request: DeleteRecordsRequest) -> object:
+        """In as many commands as it takes; of a partition that is named twice the last counts, as in Kafka."""
         failed = await stale(self._replica, TRY_AGAIN)
         last = {(topic.name, one.partition_index): one for topic in request.topics for one in topic.partitions}
-        asked = [(name, partition) for (name, _), partition in last.items()]
-        judged = [failed or self._start(*one) for one in asked]
-        starts = [one for one in judged if not isinstance(one, Refusal)]
-        outcome = await propose(self._replica, AdvanceLogStart(starts), TRY_AGAIN) if starts else []
-        moved = iter([outcome] * len(starts) if isinstance(outcome, Refusal) else outcome)
+        judged: list[tuple[int, int] | Refusal] = []
+        for some in chunks([(name, one) for (name, _), one in last.items()], TURN):
+            judged += [failed or self._start(*asked) for asked in some]
+            await asyncio.sleep(0)
+        moved = await self._advance([one for one in judged if not isinstance(one, Refusal)])
         topics = {topic.name: DeleteRecordsTopicResult(name=topic.name) for topic in request.topics}
-        for (name, partition), one in zip(asked, judged, strict=True):
-            result = _deleted(partition.partition_index, one if isinstance(one, Refusal) else next(moved))
-            topics[name].partitions.append(result)
-        return DeleteRecordsResponse(topics=list(topics.values()))
+        for pairs in chunks(list(zip(last, judged, strict=True)), TURN):
+            for (name, partition), one in pairs:
+                outcome = one if isinstance(one, Refusal) else moved[one[0]]
+                topics[name].partitions.append(_deleted(partition, outcome))
+            await asyncio.sleep(0)
+        return await large_answer(context, DeleteRecordsResponse(topics=list(topics.values())), len(last))
+
+    async def _advance(self, starts: Sequence[tuple[int, int]]) -> dict[int, int | Refusal]:
+        """The new log start of each stream, or a negative reason; after a command that failed no other is proposed."""
+        moved: dict[int, int | Refusal] = {}
+        failed: Refusal | None = None
+        for some in light_starts(self._replica.state, starts):
+            outcome = failed or await propose(self._replica, AdvanceLogStart(some), TRY_AGAIN)
+            if isinstance(outcome, Refusal):
+                failed, outcome = outcome, [outcome] * len(some)
+            moved.update(zip((stream for stream, _ in some), outcome, strict=True))
+        return moved
 
     def _start(self, name: str, asked: DeleteRecordsPartition) -> tuple[int, int] | Refusal:
         state = self._replica.state

@@ -1,5 +1,7 @@
 """A group's committed offsets, and groups seen from outside: commit, fetch, delete, describe, list."""
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -12,7 +14,9 @@ from lakestream.model.groups.offsets import CommitOffsets, DeleteOffsets
 from lakestream.model.levels import BOUNDED
 from lakestream.model.reasons import Reason
 from lakestream.stream.groups.coordinator import GroupCoordinator, agreed
+from lakestream.stream.long_work import chunks
 
+GROUPS_AT_ONCE = 500
 MAX_COMMIT_BYTES = 1 << 20
 ROW_BYTES = 32
 """About what an offset takes in a command, its note aside."""
@@ -88,11 +92,18 @@ class GroupOffsets:
         return await self._coordinator.firmly(lambda: self._seen(name))
 
     async def list(self) -> list[SeenGroup]:
-        """The groups that this broker coordinates; a client asks all brokers."""
+        """The groups that this broker coordinates; a client asks all brokers. Others have their turn meanwhile."""
         await self._replica.catch_up()
         rooms = self._coordinator.rooms
         names = dict.fromkeys([*self._replica.state.groups.by_name, *rooms.joining()])
-        return [self._seen(name) for name in names if rooms.coordinates(name)]
+        found: list[SeenGroup] = []
+        for some in chunks(list(names), GROUPS_AT_ONCE):
+            for name in some:
+                with suppress(Rejected):  # it went meanwhile
+                    found += [self._seen(name)] if rooms.coordinates(name) else []
+            if len(some) == GROUPS_AT_ONCE:
+                await asyncio.sleep(0)
+        return found
 
     def _seen(self, name: str) -> SeenGroup:
         self._coordinator.check_coordinates(name)

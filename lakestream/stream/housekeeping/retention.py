@@ -8,7 +8,7 @@ in Kafka. The same rounds forget producers and committed offsets that nobody use
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -174,6 +174,30 @@ def due(state: State, topics: Iterable[Topic], rules_of: RulesOf, now_ms: int) -
             elif start > stream.start:
                 trims.append(Trim(stream_id, start, 0))
     return trims
+
+
+def light_starts(state: State, starts: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """New log starts, as (stream, offset), in lists that are each light enough for one command.
+
+    A stream that gives up very many entries comes in several lists.
+    """
+    some: list[tuple[int, int]] = []
+    weight = 0
+    for stream_id, offset in starts:
+        stream = state.streams.by_id.get(stream_id)
+        bases = stream.bases if stream is not None else ()
+        entries = stream.find(offset) if stream is not None else 0
+        steps = [bases[index] for index in range(ENTRIES_AT_ONCE, entries, ENTRIES_AT_ONCE)]
+        for start in (*steps, offset):
+            dropped = min(entries, ENTRIES_AT_ONCE)
+            entries -= dropped
+            if some and (len(some) == STREAMS_AT_ONCE or weight + dropped > ENTRIES_AT_ONCE):
+                yield some
+                some, weight = [], 0
+            some.append((stream_id, start))
+            weight += dropped
+    if some:
+        yield some
 
 
 def overdue_landed(stream: Stream, landing: Landing | None, rules: TopicRules, now_ms: int) -> tuple[int, bool]:

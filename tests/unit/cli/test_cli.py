@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from lakestream.cli.config import markdown_table
 from lakestream.cli.main import COMMANDS, cli
 from lakestream.cli.output import print_table, shortened
+from lakestream.cli.verify import _show
+from lakestream.lake.verify.report import Report, TopicReport
 from lakestream.settings import table
 from tests.support.places import ROOT
 from tests.support.serve_process import clean_environment
@@ -195,3 +197,19 @@ def test_a_long_name_keeps_its_ends() -> None:
     name = "a" * 30 + "-middle-" + "z" * 30
     assert shortened("short") == "short"
     assert (len(shortened(name)), shortened(name)) == (39, "a" * 19 + "…" + "z" * 19)
+
+
+def test_verify_cuts_a_long_name_in_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a" * 30 + "-middle-" + "z" * 30
+    _show(Report(cluster="c", sequence=1, topics=[TopicReport(topic=name)]))
+    shown = capsys.readouterr().out
+    assert shortened(name) in shown and "middle" not in shown
+
+
+def test_shells_complete_commands_and_options_as_the_documentation_says(tmp_path: Path) -> None:
+    assert "_LAKESTREAM_COMPLETE=bash_source" in (ROOT / "docs" / "OPERATIONS.md").read_text()
+    asked = {"lakestream top": "topics", "lakestream topics li": "list", "lakestream --boot": "--bootstrap"}
+    for words, found in asked.items():
+        number = str(len(words.split()) - 1)
+        told = run(cwd=tmp_path, _LAKESTREAM_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=number)
+        assert told.stdout.splitlines() == [f"plain,{found}"], told.stderr

@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import io
 import os
 import time
 from collections.abc import Callable
 from random import Random
+from threading import Thread
 from typing import NoReturn
 
 import pytest
@@ -17,7 +19,7 @@ from lakestream.metadata.checkpoint import dump_in_a_fork, load_newest
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.commands import AllocateProducerId, CreateTopic, Heartbeat, Register
-from lakestream.model.state import State, dump
+from lakestream.model.state import State, dump, load
 from lakestream.process.clock import SystemClock
 from tests.support.memory_broker import TestBroker, checkpoint_now, start_broker
 
@@ -154,19 +156,57 @@ async def test_without_a_pipe_or_a_process_a_checkpoint_is_taken_later(
     await broker.stop()
 
 
-async def test_a_child_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    children: list[int] = []
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes that were forked."""
+    forked: list[int] = []
     real = os.fork
 
     def fork() -> int:
-        children.append(real())
-        return children[-1]
+        forked.append(real())
+        return forked[-1]
 
+    monkeypatch.setattr(os, "fork", fork)
+    return forked
+
+
+async def test_without_a_thread_a_checkpoint_is_taken_later(
+    monkeypatch: pytest.MonkeyPatch, children: list[int]
+) -> None:
+    def no_thread(_: Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    open_files = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", no_thread)
+        with pytest.raises(Retry, match="new thread"):
+            await dump_in_a_fork(State())
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    with pytest.raises(ProcessLookupError):
+        os.kill(children[0], 0)
+    assert load(await dump_in_a_fork(State())).sequence == 0
+
+
+async def test_without_memory_for_its_bytes_a_checkpoint_is_taken_later(
+    monkeypatch: pytest.MonkeyPatch, children: list[int]
+) -> None:
+    class NoRoom(io.FileIO):
+        def read(self, size: int | None = -1) -> NoReturn:
+            raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdopen", NoRoom)
+        with pytest.raises(Retry, match="MemoryError"):
+            await dump_in_a_fork(State())
+    with pytest.raises(ProcessLookupError):
+        os.kill(children[0], 0)
+
+
+async def test_a_child_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, children: list[int]) -> None:
     def hang(_: State) -> bytes:
         time.sleep(600)
         return b""
 
-    monkeypatch.setattr(os, "fork", fork)
     monkeypatch.setattr(checkpoint, "dump", hang)
     monkeypatch.setattr(checkpoint, "CHILD_LIMIT_S", 0.1)
     with pytest.raises(Retry):

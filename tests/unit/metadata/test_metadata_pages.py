@@ -89,6 +89,14 @@ async def test_few_are_held_at_once(broker: TestBroker) -> None:
     assert await page(exports)
 
 
+async def test_a_later_page_of_an_export_that_nobody_names_holds_none(broker: TestBroker) -> None:
+    exports = exports_of(broker)
+    for _ in range(EXPORTS_MAX):
+        with pytest.raises(Missing, match="name it"):
+            await page(exports, "", 1)
+    assert await page(exports)
+
+
 async def test_verify_reads_a_state_of_many_pages_and_begins_again_if_its_export_is_gone(broker: TestBroker) -> None:
     exports, asked = exports_of(broker), []
 

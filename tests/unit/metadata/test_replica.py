@@ -27,6 +27,10 @@ class LossyLog(MemoryLog):
     fail = 0
     full = 0
 
+    def __init__(self, store: MemoryLogStore) -> None:
+        super().__init__(store)
+        self.lost = asyncio.Event()
+
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
         if self.full and not self.lose:
             self.full -= 1
@@ -37,6 +41,7 @@ class LossyLog(MemoryLog):
         appended = await super().append(commands, after)
         if self.lose:
             self.lose -= 1
+            self.lost.set()
             raise Unknown("the answer was lost")
         return appended
 
@@ -157,6 +162,38 @@ async def test_l16_when_an_append_is_given_up_the_younger_ones_of_its_streams_ar
     propose("after the answers", 5, 1)
     assert await replica.propose(AllocateProducerId()) == 1
     assert told["after the answers"] == [0]
+    await broker.stop()
+
+
+async def test_l16_an_append_behind_one_that_is_to_be_given_up_is_given_up_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oldest append's end is folded by another loop, and the next one waits for its turn: then a third comes."""
+    log = LossyLog(MemoryLogStore())
+    broker = await start_broker(log)
+    await broker.topic("t", 3)
+    replica = broker.replica
+    told: dict[str, object] = {}
+
+    def propose(name: str, tick: int, *streams: int) -> None:
+        rows = [(stream, 1, 16, 70, 0, -1, -1, -1) for stream in streams]
+        replica.propose_later(APPEND, pack_append(tick, 200, rows), partial(told.__setitem__, name))
+
+    monkeypatch.setattr(replica_module, "GIVE_UP_S", 0.4)
+    log.fail = 10**6
+    propose("old", 1, 1)
+    await asyncio.sleep(0.45)
+    propose("younger of the same stream", 2, 1, 2)
+    log.fail, log.lose = 0, 1
+    await asyncio.wait_for(log.lost.wait(), 10)
+    await replica.catch_up()
+    assert isinstance(told["old"], Retry) and len(told) == 1
+    monkeypatch.setattr(replica_module, "GIVE_UP_S", 30.0)
+    propose("of a stream that the one before drags along", 3, 2)
+    propose("of another stream", 4, 3)
+    assert await replica.propose(AllocateProducerId()) == 0
+    given_up = [name for name, outcome in told.items() if isinstance(outcome, Retry)]
+    assert given_up == list(told)[:3] and told["of another stream"] == [0]
     await broker.stop()
 
 

@@ -419,3 +419,20 @@ async def test_c10_old_metadata_files_of_our_commits_are_removed(world: OutsideW
     mentioned = [entry.metadata_file for entry in world.table().metadata.metadata_log]
     assert sorted(f"file://{path}" for path in left) == sorted([*mentioned, world.table().metadata_location])
     assert len(left) < 24 and len(await world.values(stream)) == 24
+
+
+async def test_c10_a_forged_metadata_log_leads_the_clean_up_to_no_file_of_others(world: OutsideWorld) -> None:
+    stream = await world.landed()
+    wal = world.folder / "object-of-the-wal"
+    wal.write_bytes(b"records")
+    rows = list((world.folder.parent / "lake").rglob("*.parquet"))
+    location = world.table().metadata_location
+    older = [f"{location.rpartition('/')[0]}/{number}-older.metadata.json" for number in range(50)]
+    log = [{"metadata-file": file, "timestamp-ms": 1} for file in (f"file://{wal}", *map(Path.as_uri, rows), *older)]
+    forged = json.loads(read(location)) | {"metadata-log": log}
+    register(world, location.replace(".metadata.json", "-x.metadata.json"), forged)
+    await world.fill(stream)
+    assert await world.land() == 0
+    await world.pipeline.lander.delete_obsolete(0.0)
+    assert len(world.table().metadata.metadata_log) < len(older), "entries were pushed out of the log"
+    assert [path for path in (wal, *rows) if not path.exists()] == []

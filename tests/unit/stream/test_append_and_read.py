@@ -18,6 +18,7 @@ from lakestream.model.commands import AdvanceLogStart, DeleteTopic
 from lakestream.model.producers import AGAIN_MAX, Producer, Producers, Sequence
 from lakestream.model.reasons import Reason
 from lakestream.model.state import dump, load
+from lakestream.stream.appender import Answer, Submission
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import LOOK_UPS_AT_ONCE, Found
 from tests.support.memory_broker import batch, start_broker
@@ -30,6 +31,23 @@ async def test_records_come_back_with_their_offsets_and_bytes() -> None:
     assert await broker.append((second, batch(b"d")), (first, batch(b"e"))) == [1, 2]
     assert [(r.offset, r.value) for r in await broker.records(first)] == [(0, b"a"), (1, b"b"), (2, b"e")]
     assert [(r.offset, r.value) for r in await broker.records(second)] == [(0, b"c"), (1, b"d")]
+    await broker.stop()
+
+
+async def test_a_callback_that_raises_harms_no_other_request_of_its_tick() -> None:
+    broker = await start_broker()
+    [stream] = await broker.topic("t")
+    told: list[Answer] = []
+
+    def raises(answer: Answer) -> None:
+        raise ValueError("a fault of the caller")
+
+    for done in (raises, told.append):
+        row = (stream.id, 1, len(batch(b"a")), 0, -1, -1, -1)
+        broker.appender.submit(Submission([row], [memoryview(batch(b"a"))], lambda: None, done))
+    await asyncio.wait_for(broker.appender.drain(), 10)
+    assert told == [[1]]
+    assert broker.appender.under_way_bytes == 0
     await broker.stop()
 
 

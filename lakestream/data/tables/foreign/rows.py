@@ -25,7 +25,7 @@ from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.progress import OffsetRange
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Rejected
-from lakestream.model.catalog.names import within
+from lakestream.model.catalog.names import canonical, within
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -115,15 +115,17 @@ def contents(store: TableStore, snapshot: Json, known: dict[str, list[File]]) ->
     if not isinstance(place, str):
         raise Refused("a snapshot of a stream's table has a manifest list")
     found = Contents({}, {})
+    seen: set[str] = set()
     try:
         for listed in read_manifest_list(store.get(place)):
             if listed.path not in known:
                 manifest = read_manifest(store.get(listed.path), listed)
                 known[listed.path] = [_file(manifest.entries[index]) for index in manifest.live()]
             for file in known[listed.path]:
-                held = found.data if file.content == DATA else found.deletes
-                if file.path in held:
+                if canonical(file.path) in seen:
                     raise Refused(f"{file.path} is in the table twice")
+                seen.add(canonical(file.path))
+                held = found.data if file.content == DATA else found.deletes
                 held[file.path] = file
     except Rejected as error:
         raise Refused(f"a stream's table has all its files in the warehouse: {error}") from error

@@ -8,7 +8,7 @@ from lakestream.data.tables.iceberg.manifests.files import Manifest, ManifestFil
 from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, SnapshotHead, TableMetadata
 from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.errors import Missing
-from lakestream.model.catalog.names import METADATA_SUFFIX, is_own_version, within
+from lakestream.model.catalog.names import METADATA_SUFFIX, canonical, is_own_version, within
 
 EXPIRED_AT_ONCE = 16
 """Snapshots that expire together: expiry reads their manifest lists, which most commits should not have to do."""
@@ -111,7 +111,8 @@ def unreachable(
 ) -> list[str]:
     """Files that only the expired snapshots reached: manifest lists, manifests, data and delete files.
 
-    Other engines write snapshots too, and a path in them may name any file: see `own_files`.
+    Other engines write snapshots too: a path in them may name any file (see `own_files`), and one file may have several
+    spellings, which count as one.
 
     `committed`: the manifests of the snapshot that is being committed, which is not in `metadata` yet. Raises Missing
     if a file of a snapshot that stays cannot be read: then no file may be deleted.
@@ -122,14 +123,14 @@ def unreachable(
         for head in run.beside:
             if head.manifest_list not in known:
                 known[head.manifest_list] = reading.manifests(head.manifest_list)
-        remaining = {listed.path: listed for head in run.beside for listed in known[head.manifest_list]}
+        remaining = {canonical(listed.path): listed for head in run.beside for listed in known[head.manifest_list]}
         if not run.on_line:
-            remaining.update((listed.path, listed) for listed in committed)
+            remaining.update((canonical(listed.path), listed) for listed in committed)
         found += _left(run, remaining, reading)
     # A file that a snapshot is known to need stays, whatever the expired snapshots say.
-    needed = {head.manifest_list for head in metadata.snapshots if head.snapshot_id not in expired}
-    needed |= {listed.path for manifests in [*known.values(), committed] for listed in manifests}
-    return [path for path in found if path not in needed]
+    needed = {canonical(head.manifest_list) for head in metadata.snapshots if head.snapshot_id not in expired}
+    needed |= {canonical(listed.path) for manifests in [*known.values(), committed] for listed in manifests}
+    return [path for path in found if canonical(path) not in needed]
 
 
 def _runs(metadata: TableMetadata, expired: frozenset[int], reading: Reading) -> Iterator[_Run]:
@@ -164,12 +165,15 @@ def _runs(metadata: TableMetadata, expired: frozenset[int], reading: Reading) ->
 
 def _left(run: _Run, remaining: Mapping[str, ManifestFile], reading: Reading) -> list[str]:
     lists = [_known(head, reading) for head in run.gone]
-    left = {listed.path: listed for manifests in lists for listed in manifests if listed.path not in remaining}
+    named = {canonical(listed.path): listed for manifests in lists for listed in manifests}
+    left = {path: listed for path, listed in named.items() if path not in remaining}
     found = [head.manifest_list for head in run.gone if head.manifest_list] + sorted(left)
     if run.appended or not left:
         return found
     # A file is in one manifest of a snapshot, so a manifest that all of these had names none of the files left.
-    common = set.intersection(*({listed.path for listed in manifests} for manifests in lists if manifests))
+    # Snapshots off the line of `main` may never have been judged for that.
+    each = [{canonical(listed.path) for listed in manifests} for manifests in lists if manifests]
+    common = set.intersection(*each) if run.on_line else set()
     still = _files([reading.manifest(listed) for path, listed in remaining.items() if path not in common])
     return found + sorted(_files(_readable(left.values(), reading)) - still)
 
@@ -203,4 +207,9 @@ def _readable(manifests: Iterable[ManifestFile], reading: Reading) -> Iterator[M
 
 
 def _files(manifests: Iterable[Manifest]) -> set[str]:
-    return {manifest.entries[index]["data_file"]["file_path"] for manifest in manifests for index in manifest.live()}
+    """In one spelling, however an engine has written them."""
+    return {
+        canonical(manifest.entries[index]["data_file"]["file_path"])
+        for manifest in manifests
+        for index in manifest.live()
+    }

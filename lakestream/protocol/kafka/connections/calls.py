@@ -1,5 +1,6 @@
 """What handlers see of a request: the context it came in, and the call that a Produce request is."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
@@ -16,6 +17,7 @@ Reply = bytes | Sequence[Buffer] | None
 """Whole frames, their length in front; None for no answer at all."""
 
 FETCH: Final = 1
+LONG_REQUEST_BYTES: Final = 64 * 1024
 LEAST_RUN: Final = 4
 """Fewer requests are not worth the fixed cost of a run."""
 PENDING: Final[Any] = object()
@@ -108,6 +110,25 @@ class TakesRuns(Protocol):
     def take_run(self, connection: "Connection", slab: Slab, start: int, end: int, limit: int) -> int:
         """Take up simple requests, `limit` at most, from `start` of what was received; where the first other begins."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LongRequest:
+    """A request that takes so long to decode that a thread does it: no other client waits."""
+
+    api: apis.Api
+    version: int
+    frame: bytes
+    body: int
+
+    async def decoded(self) -> Any:
+        return await asyncio.to_thread(decode, self.api, self.version, self.frame, self.body)
+
+
+def decode_or_put_off(api: apis.Api, version: int, frame: bytes, body: int) -> Any:
+    """The request, or if it is long a LongRequest."""
+    long = len(frame) - body > LONG_REQUEST_BYTES
+    return LongRequest(api, version, frame, body) if long else decode(api, version, frame, body)
 
 
 def decode(api: apis.Api, version: int, frame: bytes, body: int) -> Any:

@@ -382,7 +382,8 @@ class Connection(asyncio.BufferedProtocol):
             client_id, request = None, None
             if reading == version:
                 header = framing.parse_header(frame, 0, len(frame), apis.FLEXIBLE_FROM)
-                client_id, request = header.client_id, calls.decode(api, version, frame, header.body)
+                client_id = header.client_id
+                request = calls.decode_or_put_off(api, version, frame, header.body)
         except Exception as error:
             self._failed(key, error)
             return False
@@ -404,6 +405,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _serve(self, api: apis.Api, handler: Handler, context: RequestContext, request: Any) -> None:
         """Have a request other than Produce handled and answer it; then go on with what waited."""
         try:
+            if isinstance(request, calls.LongRequest):
+                request = await request.decoded()
             response = await handler(context, request)
             if response is not None and not self.closed:
                 self._send(*calls.framed(api, context, response))

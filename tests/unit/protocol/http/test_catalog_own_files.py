@@ -3,17 +3,21 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
 import pytest
+from pyiceberg.manifest import DataFileContent
 
+from lakestream.data.tables.foreign.allowed_changes import Refused
+from lakestream.data.tables.foreign.rows import judge_aside
 from lakestream.data.tables.iceberg.expiry import own_files
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.model.catalog.names import Warehouse
+from lakestream.model.catalog.names import Warehouse, canonical
 from lakestream.model.catalog.tables import CommitTables, TableChange
 from tests.support.catalog_server import CatalogServer
-from tests.support.iceberg_tables import Lake
+from tests.support.iceberg_tables import Lake, OtherEngine
 from tests.support.landed_table import UUID, make_stream, rows
 from tests.unit.data.tables.test_foreign_rows import Table as ForgedTable
 from tests.unit.stream.test_purger import purger
@@ -46,6 +50,10 @@ def made(client: httpx.Client, name: str, **more: Any) -> dict[str, Any]:
 
 def stored(tmp_path: Path, kind: str = "*") -> set[Path]:
     return {path for path in tmp_path.rglob(kind) if path.is_file()}
+
+
+def uris(server: CatalogServer, folder: str) -> set[str]:
+    return {uri for uri, _ in server.store.list(f"{folder}/")}
 
 
 def forge(client: httpx.Client, server: CatalogServer, location: str, **changes: Any) -> str:
@@ -125,6 +133,40 @@ def test_a_purge_leaves_what_lies_in_the_data_path_of_another_table(
     assert not server.state.catalog.purges
 
 
+@pytest.mark.parametrize("path", ["write.data.path", "write.metadata.path", "write.object-storage.path"])
+def test_what_a_purged_table_reaches_stays_where_another_table_writes(
+    client: httpx.Client, server: CatalogServer, path: str
+) -> None:
+    place = f"{server.store.root}/shared/x"
+    made(client, "first", properties={path: f"{place}/files"})
+    for name in ("files/rows.parquet", "rows.parquet"):
+        server.store.put(f"{place}/{name}", b"of somebody")
+    made(client, "second", location=place)
+    for number, name in enumerate(("files/rows.parquet", "rows.parquet")):
+        statistics = {
+            "snapshot-id": number, "statistics-path": f"{place}/{name}", "file-size-in-bytes": 11,
+            "file-footer-size-in-bytes": 1, "blob-metadata": [],
+        }  # fmt: skip
+        update = {"action": "set-statistics", "snapshot-id": number, "statistics": statistics}
+        answer = client.post("/namespaces/a/tables/second", json={"requirements": [], "updates": [update]})
+        assert answer.status_code == 200, answer.text
+    assert client.delete("/namespaces/a/tables/second", params={"purgeRequested": "true"}).status_code == 204
+    server.call(purger(server).purge())
+    left = {f"{place}/{name}" for name in ("files/rows.parquet", "rows.parquet")} & uris(server, place)
+    assert left == {f"{place}/files/rows.parquet"}
+
+
+def test_a_folder_with_the_tables_id_stays_while_another_table_writes_in_it(
+    client: httpx.Client, server: CatalogServer
+) -> None:
+    doomed = made(client, "doomed")["metadata"]["location"]
+    assert client.delete("/namespaces/a/tables/doomed", params={"purgeRequested": "true"}).status_code == 204
+    made(client, "first", properties={"write.data.path": f"{doomed}/data"})
+    server.store.put(f"{doomed}/data/rows.parquet", b"of the first table")
+    server.call(purger(server).purge())
+    assert f"{doomed}/data/rows.parquet" in uris(server, doomed)
+
+
 def test_a_purge_takes_only_what_the_table_reaches_out_of_a_folder_that_a_user_named(
     client: httpx.Client, server: CatalogServer, tmp_path: Path
 ) -> None:
@@ -155,6 +197,34 @@ def test_a_purge_of_forged_metadata_takes_no_file_of_a_stream(
     client.delete("/namespaces/a/tables/f", params={"purgeRequested": "true"})
     assert server.call(purger(server).purge()) == 1
     assert stored(tmp_path / "streams") == before
+
+
+def test_a_purge_of_forged_metadata_takes_nothing_out_of_the_folder_of_streams_whoever_had_it(
+    client: httpx.Client, server: CatalogServer
+) -> None:
+    """A topic's first files lie there before its table is in the catalog, and a table that a topic left behind, too."""
+    folder = f"{server.store.root}/streams/payments-{UUID}"
+    server.store.put(f"{folder}/data/rows.parquet", b"of a topic")
+    statistics = [{"snapshot-id": 1, "statistics-path": f"{folder}/data/rows.parquet"}]
+    properties = {"write.data.path": f"{folder}/data"}
+    place = forge(client, server, f"{server.store.root}/b", statistics=statistics, properties=properties)
+    change = TableChange("a", "f", FORGED, "", place)
+    assert server.call(server.broker.replica.propose(CommitTables([change]))) == 1
+    client.delete("/namespaces/a/tables/f", params={"purgeRequested": "true"})
+    server.call(purger(server).purge())
+    assert server.store.get(f"{folder}/data/rows.parquet") == b"of a topic"
+
+
+def test_a_commit_forgets_what_a_forged_metadata_log_says(client: httpx.Client, server: CatalogServer) -> None:
+    """Clients follow the log too, and may delete what it names."""
+    own = f"{server.store.root}/a/forged/metadata/00000-older.metadata.json"
+    log = [{"metadata-file": file, "timestamp-ms": 1} for file in (own, f"{server.store.root}/a/other.parquet")]
+    place = forge(client, server, f"{server.store.root}/a/forged", **{"metadata-log": log})
+    change = TableChange("a", "forged", FORGED, "", place)
+    assert server.call(server.broker.replica.propose(CommitTables([change]))) == 1
+    assert set_properties(client, "forged", n="1").status_code == 200
+    loaded = client.get("/namespaces/a/tables/forged").json()
+    assert [entry["metadata-file"] for entry in loaded["metadata"]["metadata-log"]] == [own, place]
 
 
 @pytest.mark.parametrize(
@@ -253,3 +323,64 @@ def test_a_uuid_that_a_client_chose_makes_no_folder_of_others_the_tables_own(tmp
         assert server.call(purger(server).purge()) == 1, "the metadata file"
     assert stored(tmp_path / "lake") == {outside / "rows.parquet"}
     assert stored(inside) == {inside / "rows.parquet"}
+
+
+def forget_main(lake: Lake, landed: Table) -> None:
+    """The newest snapshot was made beside `main`, and its branch is gone."""
+    aside = lake.table.metadata.value("snapshots")[-1]
+    snapshots = [*landed.metadata.value("snapshots"), aside]
+    added = {"snapshots": snapshots, "last-sequence-number": aside["sequence-number"]}
+    lake.table = Table(landed.metadata_location, landed.metadata.replaced(added))
+
+
+def expire(lake: Lake) -> set[str]:
+    """Land twice, hours later; what may be deleted then."""
+    lake.now_ms += 10 * 3_600_000
+    before = len(lake.table.metadata.snapshots)
+    gone = [*lake.append([(0, 10, 11)]).obsolete, *lake.append([(0, 11, 12)]).obsolete]
+    assert len(lake.table.metadata.snapshots) < before + 2, "some snapshots expired"
+    return {canonical(uri) for uri in gone}
+
+
+@pytest.mark.parametrize("on_main", [True, False])
+def test_a_file_that_another_engine_spells_otherwise_is_not_deleted_while_the_table_needs_it(
+    tmp_path: Path, on_main: bool
+) -> None:
+    """`file:/x` and `file:///x` are one file: whichever snapshot expires first, the other one still reads it."""
+    lake = Lake(tmp_path / "warehouse")
+    lake.append([(0, 0, 10)])
+    landed, engine = lake.table, OtherEngine(lake, Random(3))
+    [(_, entry)] = engine.live()
+    path = entry.data_file.file_path
+    entry.data_file[1] = path.replace("file:///", "file:/")
+    engine._commit("replace", removed={path}, added=[entry.data_file])
+    if not on_main:
+        forget_main(lake, landed)
+    assert canonical(path) not in expire(lake)
+
+
+def test_a_live_file_that_a_forged_branch_calls_a_delete_file_survives_the_branch(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "warehouse")
+    lake.append([(0, 0, 10)])
+    landed, engine = lake.table, OtherEngine(lake, Random(3))
+    [(_, entry)] = engine.live()
+    path = entry.data_file.file_path
+    entry.data_file[0] = DataFileContent.POSITION_DELETES
+    engine._commit("delete", deletes=[entry.data_file])
+    forged = lake.table.metadata.value("snapshots")[-1]
+    with pytest.raises(Refused, match="is in the table twice"):
+        judge_aside(lake.store, landed.metadata.location, forged)
+    forget_main(lake, landed)
+    assert path not in expire(lake)
+
+
+def test_a_forged_branch_that_expires_takes_no_file_out_of_another_folder(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "warehouse")
+    lake.append([(0, 0, 10)])
+    landed, engine = lake.table, OtherEngine(lake, Random(3))
+    [(_, entry)] = engine.live()
+    entry.data_file[1] = f"{lake.store.root}/streams/others/data/rows.parquet"
+    engine._commit("append", added=[entry.data_file])
+    forget_main(lake, landed)
+    gone = expire(lake)
+    assert gone and all(uri.startswith(f"{landed.metadata.location}/") for uri in gone)

@@ -87,10 +87,31 @@ async def test_synonyms_and_documentation_are_for_those_who_ask() -> None:
         assert entry.documentation == TOPIC_CONFIGS.keys["max.message.bytes"].doc
 
 
-async def test_a_resource_named_many_times_is_described_once_and_others_have_their_turn() -> None:
-    def resource(name: str, *keys: str) -> DescribeConfigsResource:
-        return DescribeConfigsResource(resource_type=BROKER, resource_name=name, configuration_keys=list(keys) or None)
+def naming(name: str, *keys: str) -> DescribeConfigsResource:
+    return DescribeConfigsResource(resource_type=BROKER, resource_name=name, configuration_keys=list(keys) or None)
 
+
+async def test_each_naming_of_a_resource_is_answered_as_in_kafka() -> None:
+    async with one_broker() as broker:
+        asked = DescribeConfigsRequest(resources=[naming("0", "num.partitions"), naming("0", "data"), naming("0")])
+        one, other, whole = (await broker.call(DESCRIBE, asked)).results
+        assert [entry.name for entry in one.configs] == ["num.partitions"]
+        assert [entry.name for entry in other.configs] == ["data"]
+        assert set(STATIC_CONFIGS.keys) < {entry.name for entry in whole.configs}
+
+
+async def test_a_resource_named_very_many_times_cannot_make_an_endless_answer() -> None:
+    async with one_broker() as broker:
+        await broker.create("a")
+        topic = DescribeConfigsResource(resource_type=TOPIC, resource_name="a")
+        asked = DescribeConfigsRequest(resources=[naming("0")] * 20_000 + [topic])
+        answer = await broker.call(DESCRIBE, asked)
+        codes = [result.error_code for result in answer.results]
+        assert (codes[0], codes[-2], codes[-1]) == (ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.NONE)
+        assert sum(len(result.configs) for result in answer.results) < 11_000
+
+
+async def test_a_description_of_many_resources_lets_others_have_their_turn() -> None:
     turns = 0
 
     async def count_turns() -> None:
@@ -100,14 +121,8 @@ async def test_a_resource_named_many_times_is_described_once_and_others_have_the
             await asyncio.sleep(0)
 
     async with one_broker() as broker:
-        whole = [resource("0")] * 20_000 + [resource("0", "num.partitions"), resource("0")]
-        (result,) = (await broker.call(DESCRIBE, DescribeConfigsRequest(resources=whole))).results
-        assert set(STATIC_CONFIGS.keys) < {one.name for one in result.configs}
-        some = [resource("0", "num.partitions"), resource("0", "data"), resource("0", "data")]
-        (result,) = (await broker.call(DESCRIBE, DescribeConfigsRequest(resources=some))).results
-        assert [one.name for one in result.configs] == ["data", "num.partitions"]
         counting = asyncio.create_task(count_turns())
-        many = [resource(str(number)) for number in range(1, 901)]
+        many = [naming(str(number)) for number in range(1, 901)]
         answer = await broker.call(DESCRIBE, DescribeConfigsRequest(resources=many))
         counting.cancel()
         assert [one.resource_name for one in answer.results] == [one.resource_name for one in many]

@@ -8,7 +8,8 @@ import pytest
 
 from lakestream.errors import Retry, Unknown
 from lakestream.model.batches.header import Fault
-from lakestream.model.groups.offsets import ExpireOffsets
+from lakestream.model.commands import CreateTopic
+from lakestream.model.groups.offsets import CommitOffsets, ExpireOffsets
 from lakestream.model.reasons import Reason
 from lakestream.protocol.kafka.connections.calls import RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
@@ -16,8 +17,9 @@ from lakestream.protocol.kafka.group_offsets import GroupOffsetApis
 from lakestream.protocol.kafka.groups import ALL_OPERATIONS, GroupApis
 from lakestream.protocol.kafka.messages import groups as outside
 from lakestream.protocol.kafka.messages import membership, offsets
-from lakestream.protocol.kafka.wire import apis, codec
+from lakestream.protocol.kafka.wire import apis, codec, framing
 from tests.support.group_brokers import GroupBroker, GroupCluster, rest
+from tests.turns import turns_beside
 
 T_ID = b"t".ljust(16, b".")
 
@@ -46,6 +48,9 @@ class Client:
         )
         asked = codec.decode(api.request, version, flexible, encoded(request, version, flexible), 0)
         answer = await self.handlers[key](context, asked)
+        if isinstance(answer, list):
+            head = len(framing.begin_frame(framing.has_flexible_response_header(key, flexible)))
+            return codec.decode(api.response, version, flexible, b"".join(answer)[head:], 0)
         return codec.decode(api.response, version, flexible, encoded(answer, version, flexible), 0)
 
     async def join(self, version: int = 9, member_id: str = "", **more: Any) -> Any:
@@ -418,3 +423,24 @@ def test_every_reason_has_a_code_of_its_own() -> None:
     for reason in (*Reason, *Fault):
         assert (code_of(reason) == ErrorCode.UNKNOWN_SERVER_ERROR) == (reason in silent), reason
     assert code_of(0) == ErrorCode.NONE
+
+
+async def test_very_many_groups_and_offsets_are_told_in_turns_with_others() -> None:
+    async with GroupCluster() as cluster:
+        client = Client(await cluster.add())
+        replica = client.broker.replica
+        await replica.propose(CreateTopic("wide", b"w" * 16, 20_000, 1, {}))
+        streams = replica.state.topics.by_name["wide"].streams
+        await replica.propose(CommitOffsets("all", -1, "", None, [(stream, 7, -1, "") for stream in streams]))
+        names = ["all", *(f"group-{number}" for number in range(2_000))]
+        for name in names[1:]:
+            await replica.propose(CommitOffsets(name, -1, "", None, [(streams[0], 7, -1, "")]))
+        listed, turns = await turns_beside(client.call(16, 4, outside.ListGroupsRequest()))
+        assert turns > 4 and {one.group_id for one in listed.groups} == set(names)
+        described, turns = await turns_beside(client.call(15, 5, outside.DescribeGroupsRequest(groups=names)))
+        assert turns > 10 and [one.group_id for one in described.groups] == names
+        wide = offsets.OffsetFetchRequestTopic(name="wide", partition_indexes=list(range(20_000)))
+        for topics in ([wide], None):
+            asked = offsets.OffsetFetchRequest(group_id="all", topics=topics)
+            fetched, turns = await turns_beside(client.call(9, 7, asked))
+            assert turns > 20 and [one.committed_offset for one in fetched.topics[0].partitions] == [7] * 20_000

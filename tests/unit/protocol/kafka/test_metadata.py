@@ -26,6 +26,7 @@ from lakestream.protocol.kafka.metadata import MetadataApis
 from lakestream.protocol.kafka.wire import codec
 from lakestream.protocol.kafka.wire.apis import APIS
 from tests.support.kafka_calls import brokers, context, one_broker
+from tests.turns import turns_beside
 
 EVERY_METADATA_VERSION = range(APIS[3].min_version, APIS[3].max_version + 1)
 
@@ -330,17 +331,7 @@ async def test_topics_made_by_asking_are_bounded_in_each_request_and_over_time()
 async def test_metadata_of_very_many_partitions_leaves_others_their_turn() -> None:
     async with one_broker() as broker:
         await broker.create("wide", partitions=20_000)
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.create_task(others())
-        first = await broker.call(3, named("wide"))
-        task.cancel()
+        first, turns = await turns_beside(broker.call(3, named("wide")))
         assert turns > 20
         again = await broker.call(3, MetadataRequest(topics=None))
         for answer in (first, again):

@@ -16,6 +16,7 @@ from lakestream.protocol.kafka.messages.fetch import (
 )
 from lakestream.protocol.kafka.messages.produce import InitProducerIdRequest
 from tests.support.kafka_calls import ColdBroker, brokers, one_broker
+from tests.turns import turns_beside
 
 LIST, EPOCH_END, INIT = 2, 23, 22
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
@@ -186,3 +187,13 @@ async def test_without_an_epoch_a_producer_is_asked_to_try_again() -> None:
         await broker.replica.propose(Leave())
         answer = await broker.call(INIT, InitProducerIdRequest())
         assert (answer.error_code, answer.producer_id) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
+
+
+async def test_the_ends_of_very_many_partitions_leave_others_their_turn() -> None:
+    async with one_broker() as broker:
+        await broker.create("wide", 20_000)
+        asked = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in range(20_000)]
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="wide", partitions=asked)])
+        answer, turns = await turns_beside(broker.call(LIST, request))
+        assert turns > 20
+        assert [one.partition_index for one in answer.topics[0].partitions] == list(range(20_000))

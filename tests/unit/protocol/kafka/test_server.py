@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import uvloop
 
 from lakestream.errors import Rejected
+from lakestream.protocol.kafka.connections import calls
 from lakestream.protocol.kafka.connections.calls import Handler, ProduceCall, ProduceHandler, RequestContext
 from lakestream.protocol.kafka.connections.server import KafkaServer
 from lakestream.protocol.serving.admission import Limits
@@ -387,3 +389,24 @@ async def test_a_flood_of_bad_clients_is_counted_in_full_and_logged_in_part(capl
     lines = [record.message for record in caplog.records if record.message.startswith("closing")]
     assert len(lines) == 5
     assert "HTTP" in lines[0]
+
+
+async def test_a_long_request_is_decoded_in_a_thread_and_later_ones_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[bool] = []
+    decode = calls.decode
+
+    def noted(*asked: Any) -> Any:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        return decode(*asked)
+
+    monkeypatch.setattr(calls, "decode", noted)
+    async with serving() as (_, connect):
+        client = await connect()
+        names = struct.pack(">i", 20_000) + b"\0\5topic" * 20_000
+        await client.send(request(METADATA, 1, 1, names) + metadata_request(2))
+        assert [(await client.answer())[0] for _ in range(2)] == [1, 2]
+        assert threads == [True, False]
+        await client.send(request(METADATA, 1, 3, names[:-1]))
+        assert await client.is_closed()

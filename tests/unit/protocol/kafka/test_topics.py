@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from lakestream.model.commands import Leave
+from lakestream.model.commands import ENVELOPE, AdvanceLogStart, Leave
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.topics import (
     CreatableReplicaAssignment,
@@ -20,6 +21,7 @@ from lakestream.protocol.kafka.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from lakestream.stream.housekeeping import retention
 from tests.support.kafka_calls import ColdBroker, brokers, one_broker
 
 CREATE, DELETE, DELETE_RECORDS, GROW = 19, 20, 21, 37
@@ -274,3 +276,47 @@ async def test_a_failed_deletion_of_records_is_worth_another_try_L17() -> None:
         await broker.create("a")
         await broker.replica.propose(Leave())
         assert await delete_records(broker, ("a", 0, 0)) == [(ErrorCode.LEADER_NOT_AVAILABLE, -1)]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "STREAMS_AT_ONCE", 3)
+    monkeypatch.setattr(retention, "ENTRIES_AT_ONCE", 4)
+
+
+def deletions(broker: ColdBroker) -> list[list[tuple[int, int]]]:
+    """What each command deletes from now on, as (stream, log start)."""
+    seen: list[list[tuple[int, int]]] = []
+
+    def note(sequence: int, command: bytes, outcome: object) -> None:
+        if command[1] == AdvanceLogStart.KIND:
+            seen.append(msgspec.msgpack.decode(command[ENVELOPE.size :], type=AdvanceLogStart).starts)
+
+    broker.replica.on_command.append(note)
+    return seen
+
+
+async def test_records_of_very_many_partitions_are_deleted_in_pieces(small_pieces: None) -> None:
+    async with one_broker() as broker:
+        await broker.create("wide", 8)
+        for _ in range(10):
+            await broker.append("wide", 0, [1])
+        await broker.append("wide", 1, [1, 2])
+        commands = deletions(broker)
+        asked = [("wide", partition, -1) for partition in range(8)]
+        assert await delete_records(broker, *asked) == [(0, 10), (0, 2), *[(0, 0)] * 6]
+        assert commands == [
+            [(1, 4)], [(1, 8)], [(1, 10), (2, 2), (3, 0)], [(4, 0), (5, 0), (6, 0)], [(7, 0), (8, 0)],
+        ]  # fmt: skip
+
+
+async def test_when_a_piece_fails_the_partitions_before_it_are_deleted_and_the_others_worth_another_try_L17(
+    small_pieces: None,
+) -> None:
+    async with one_broker() as broker:
+        await broker.create("wide", 5)
+        deletions(broker)
+        broker.replica.on_command.append(lambda *_: setattr(broker.replica, "epoch", 0))
+        again = (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+        asked = [("wide", partition, 0) for partition in range(5)]
+        assert await delete_records(broker, *asked) == [(0, 0), (0, 0), (0, 0), again, again]
