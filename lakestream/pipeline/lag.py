@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
-from lakestream.pipeline.landing.freshness import is_table
-from lakestream.pipeline.landing.planner import wanted_from
+from lakestream.pipeline.tables.waiting import is_table, wanted_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

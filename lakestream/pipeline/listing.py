@@ -18,8 +18,7 @@ from lakestream.model.configs import TOPIC_CONFIGS
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
 from lakestream.pipeline.lag import lag_of
-from lakestream.pipeline.landing.freshness import FRESHNESS, is_table
-from lakestream.pipeline.landing.planner import wanted_from
+from lakestream.pipeline.tables.waiting import FRESHNESS, is_table, wanted_from
 
 PIPELINE_ROLE = "pipeline"
 PIPELINE_NEEDS = ("pyarrow", "pyspark")

@@ -19,7 +19,7 @@ from lakestream.model.batches.records import Record
 from lakestream.model.catalog.landed import LandedRange
 from lakestream.model.catalog.tables import NoteRemoved
 from lakestream.model.commands import AdvanceLogStart
-from lakestream.pipeline.landing.freshness import ENABLED
+from lakestream.pipeline.tables.waiting import ENABLED
 from tests.support.forged_tables import TopicLake, all_rows
 from tests.support.iceberg_tables import OtherEngine
 from tests.support.verified_broker import TIME_MS, Checked, VerifyWorld, plain_records, verify_world

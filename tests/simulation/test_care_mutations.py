@@ -20,9 +20,9 @@ from lakestream.pipeline.care.kept_rows import keep_from
 from lakestream.pipeline.care.orphans import Orphans
 from lakestream.pipeline.care.requests import CareRequests
 from lakestream.pipeline.care.results import Result
-from lakestream.pipeline.care.unused_files import UnusedFiles
 from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.tables.iceberg_format import IcebergFormat
+from lakestream.pipeline.tables.unused_files import UnusedFiles
 from lakestream.testing.lake.pipeline_node import PipelineClasses, QuickDriver, TrustingJobs
 from tests.simulation.noticing import BAD, OTHERS, first_violation
 

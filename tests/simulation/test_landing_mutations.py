@@ -21,11 +21,10 @@ from lakestream.model.catalog.landed import LandedRange
 from lakestream.model.catalog.names import root_of
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
-from lakestream.pipeline.care import sweep
-from lakestream.pipeline.care.sweep import candidates
 from lakestream.pipeline.landing import lander
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import TopicWork
+from lakestream.pipeline.landing.round_names import candidates
 from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.stream.history import History
 from lakestream.stream.reader import Reader
@@ -112,7 +111,7 @@ def test_a_sweep_that_judges_before_it_folds_is_noticed_T12() -> None:
 
 
 def test_a_sweep_of_rounds_that_are_not_over_is_noticed_T12(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "is_over", lambda *_: True)
+    monkeypatch.setattr(round_names, "is_over", lambda *_: True)
     monkeypatch.setattr(pipeline_node, "SLOW_S", LONG_S)
     said = first_violation(BAD, first=12)
     assert "without all its files" in said or "its table needs it" in said

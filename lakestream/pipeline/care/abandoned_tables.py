@@ -17,7 +17,7 @@ from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing
 from lakestream.model.catalog.names import root_of
 from lakestream.model.state import State
-from lakestream.pipeline.care.sweep import epoch_is_over
+from lakestream.pipeline.landing.round_names import epoch_is_over
 
 _FIRST = re.compile(r"/metadata/0+-[^/]*\.metadata\.json$")
 _MAKER = re.compile(r"(\d{1,10})-(\d{1,10})")
@@ -29,11 +29,6 @@ class UnboundTable(NamedTuple):
     uri: str
     member: int
     epoch: int
-
-
-def maker(member: int, epoch: int) -> str:
-    """The member and epoch, as the property and the names of manifests and their lists hold them."""
-    return f"{member}-{epoch}"
 
 
 def find_unbound(store: TableStore, place: str, known: Collection[str]) -> list[UnboundTable]:

@@ -22,7 +22,7 @@ from lakestream.model.reasons import No
 from lakestream.pipeline.care.results import Lost, NotDone, Progress, Result
 from lakestream.pipeline.care.task_runs import CareRuns
 from lakestream.pipeline.care.tasks import DIGEST, CareFile, CountedRows
-from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.failure import Failed
 from lakestream.pipeline.tables.topic_tables import TopicTables
 
 log = logging.getLogger(__name__)

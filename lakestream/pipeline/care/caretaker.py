@@ -35,9 +35,9 @@ from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.repair import Tools, repair
 from lakestream.pipeline.care.requests import CareRequests, log_failure, reason_of
 from lakestream.pipeline.care.results import NotDone, Progress, Result
-from lakestream.pipeline.care.unused_files import ORPHANS
-from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.failure import Failed
 from lakestream.pipeline.tables.topic_tables import TopicTables
+from lakestream.pipeline.tables.unused_files import ORPHANS
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from lakestream.model.catalog.landed import LandedRange
 from lakestream.pipeline.care.layout import UserLayout, users_layout
 from lakestream.pipeline.care.plan import CareLimits, RewriteGroup, to_drop, to_rewrite
 from lakestream.pipeline.care.results import NotDone, NothingToDo, Progress, Result
-from lakestream.pipeline.care.sweep import RoundName
 from lakestream.pipeline.care.table_picture import Picture, take_picture
 from lakestream.pipeline.care.task_runs import CareRuns
 from lakestream.pipeline.care.tasks import (
@@ -36,8 +35,9 @@ from lakestream.pipeline.care.tasks import (
     Scattered,
 )
 from lakestream.pipeline.landing.driver import Driver
+from lakestream.pipeline.landing.round_names import RoundName
 from lakestream.pipeline.landing.rounds import Engine
-from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.failure import Failed
 from lakestream.pipeline.tables.iceberg_format import Rewrite
 from lakestream.pipeline.tables.topic_tables import TopicTables
 from lakestream.stream.long_work import chunks

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lakestream.model.state import State
-from lakestream.pipeline.care.sweep import epoch_is_over, is_over, round_of
+from lakestream.pipeline.landing.round_names import epoch_is_over, is_over, round_of
 
 OTHERS_MS = 3 * 86_400_000
 _OWNED = re.compile(r"/metadata/(?:snap-\d+-1-)?(\d+)-(\d+)(?:-[0-9a-f-]{36}-m\d+)?\.avro$")

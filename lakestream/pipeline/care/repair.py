@@ -38,9 +38,9 @@ from lakestream.model.catalog.rebinding import Rebind
 from lakestream.model.catalog.tables import CatalogTable, CommitTables, HoldTopic, Land, NoteRemoved, TableChange
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
-from lakestream.pipeline.landing.holds import HELD_BY_US
-from lakestream.pipeline.landing.tasks import Failed
 from lakestream.pipeline.tables.external_catalog import ExternalCatalog, check_place
+from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.holds import HELD_BY_US
 from lakestream.pipeline.tables.topic_tables import TopicTables
 
 log = logging.getLogger(__name__)

@@ -14,18 +14,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from lakestream.data.tables.files.slices import Source, source_of
-from lakestream.errors import Fenced
+from lakestream.errors import Fenced, LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
+from lakestream.model.catalog.tables import HoldTopic
 from lakestream.model.streams import WalObject
-from lakestream.pipeline.care.sweep import RoundName
 from lakestream.pipeline.landing.freshness import Freshness
-from lakestream.pipeline.landing.holds import hold, release_idle
 from lakestream.pipeline.landing.lander import OUTRUN, Lander
 from lakestream.pipeline.landing.planner import RoundLimits, TopicWork, choosing
+from lakestream.pipeline.landing.round_names import RoundName
 from lakestream.pipeline.landing.rounds import Engine, run_round
 from lakestream.pipeline.landing.sweeper import Sweeper
-from lakestream.pipeline.landing.tasks import Failed, RoundPlaces
+from lakestream.pipeline.landing.tasks import RoundPlaces
+from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.holds import HELD_BY_US, hold
+from lakestream.pipeline.tables.waiting import waits
 from lakestream.stream.long_work import chunks, in_turns
 
 log = logging.getLogger(__name__)
@@ -296,3 +299,17 @@ def sources_of(cluster: str, objects: Mapping[int, WalObject], works: Sequence[T
     """The WAL objects that hold the slices, by their numbers."""
     numbers = {one.object for work in works for one in work.slices}
     return {number: source_of(cluster, objects[number]) for number in numbers}
+
+
+async def release_idle(replica: Replica) -> None:
+    """Release the pipeline's holds of topics without waiting records: another pipeline may have landed them."""
+    state = replica.state
+    for topic_id, landing in list(state.catalog.landings.items()):
+        topic = state.topics.by_id.get(topic_id)
+        if topic is None or not landing.held.startswith(HELD_BY_US):
+            continue
+        if not any(waits(state.streams.by_id[one]) for one in topic.streams):
+            try:
+                await replica.propose(HoldTopic(topic_id, ""))
+            except LakestreamError as error:
+                log.warning("a topic that waits for nothing could not be released: %s", error)

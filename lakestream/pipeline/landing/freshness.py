@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from lakestream.model.configs import TOPIC_CONFIGS
 from lakestream.model.state import State
-from lakestream.pipeline.landing.planner import TURN_STREAMS, waiting_bytes, waits
+from lakestream.pipeline.landing.planner import TURN_STREAMS, waiting_bytes
+from lakestream.pipeline.tables.waiting import FRESHNESS, is_table, waits
 from lakestream.stream.long_work import Steps, at_once, chunks
 
-ENABLED, FRESHNESS = "lakestream.table.enabled", "lakestream.table.freshness.ms"
-"""Configs of a topic."""
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
 SCAN_EVERY_S = 10.0
 ROUND_RESERVE, LOOK_RESERVE_S = 1.25, 0.3
@@ -149,6 +148,3 @@ class Freshness:
         return self._setbacks
 
 
-def is_table(state: State, topic_id: bytes) -> bool:
-    """Whether the topic wants a table at all."""
-    return state.topics.by_id[topic_id].configs.get(ENABLED, "true") != "false"

@@ -22,13 +22,15 @@ from lakestream.model.catalog.landed import LandedRange
 from lakestream.model.catalog.tables import HoldTopic
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
-from lakestream.pipeline.care.sweep import RoundName
-from lakestream.pipeline.landing.holds import HELD_BY_US
-from lakestream.pipeline.landing.planner import TopicWork, wanted_from
+from lakestream.pipeline.landing.planner import TopicWork
+from lakestream.pipeline.landing.round_names import RoundName
 from lakestream.pipeline.landing.rounds import ranges_of
-from lakestream.pipeline.landing.tasks import Failed, WrittenFiles
+from lakestream.pipeline.landing.tasks import WrittenFiles
+from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.holds import HELD_BY_US
 from lakestream.pipeline.tables.iceberg_format import Append
 from lakestream.pipeline.tables.topic_tables import COMMIT_ATTEMPTS, PASSING, TopicTables, fault
+from lakestream.pipeline.tables.waiting import wanted_from
 
 log = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from lakestream.data.tables.files.slices import Slice, slices_of
 from lakestream.model.append_times import AppendTimes
 from lakestream.model.state import State
 from lakestream.model.streams import STRIDE, Stream, WalObject
+from lakestream.pipeline.tables.waiting import waits, wanted_from
 from lakestream.stream.long_work import Steps, at_once, chunks
 
 TURN_STREAMS = 2_000
@@ -126,15 +127,6 @@ def waiting_bytes(state: State, topic_id: bytes) -> Steps[int]:
         if len(some) == TURN_STREAMS:
             yield
     return size
-
-
-def waits(stream: Stream) -> bool:
-    return wanted_from(stream) < stream.next
-
-
-def wanted_from(stream: Stream) -> int:
-    """The first offset that has to land."""
-    return max(stream.landed, stream.start)
 
 
 def working(

@@ -15,16 +15,9 @@ from lakestream.data.tables.files.file_stats import FileStats, add_digests
 from lakestream.errors import LakestreamError
 from lakestream.model.catalog.landed import LandedRange
 from lakestream.pipeline.landing.planner import RoundLimits, TopicWork, divide
-from lakestream.pipeline.landing.tasks import (
-    Answer,
-    Failed,
-    RoundPlaces,
-    WrittenFiles,
-    describe,
-    pack_task,
-    unpack_answer,
-)
+from lakestream.pipeline.landing.tasks import Answer, RoundPlaces, WrittenFiles, describe, pack_task, unpack_answer
 from lakestream.pipeline.landing.worker import land_task
+from lakestream.pipeline.tables.failure import Failed
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from lakestream.data.tables.iceberg.reachable_files import reachable_from
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import root_of
-from lakestream.pipeline.care.sweep import candidates
-from lakestream.pipeline.care.unused_files import SWEEP
+from lakestream.pipeline.landing.round_names import candidates
 from lakestream.pipeline.tables.topic_tables import TopicTables
+from lakestream.pipeline.tables.unused_files import SWEEP
 
 log = logging.getLogger(__name__)
 

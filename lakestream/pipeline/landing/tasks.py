@@ -11,6 +11,7 @@ import msgspec
 from lakestream.data.tables.files.file_stats import FileStats
 from lakestream.data.tables.files.slices import Slice, Source
 from lakestream.pipeline.landing.planner import Share
+from lakestream.pipeline.tables.failure import Failed
 
 
 class TopicShare(msgspec.Struct, frozen=True, array_like=True):
@@ -48,14 +49,6 @@ class WrittenFiles(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
 
     topic_id: bytes
     files: list[FileStats]
-
-
-class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """A topic's part could not be done. `lasting`: the cause does not pass by itself, so the operator should know."""
-
-    topic_id: bytes
-    reason: str
-    lasting: bool
 
 
 Answer = WrittenFiles | Failed

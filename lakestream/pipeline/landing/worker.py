@@ -19,7 +19,8 @@ from lakestream.data.tables.files.slices import Slice
 from lakestream.data.tables.stores.routed_store import open_elsewhere
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, LakestreamError, Missing, Retry, Unknown
-from lakestream.pipeline.landing.tasks import Answer, Failed, Task, TopicShare, WrittenFiles, pack_answers, unpack_task
+from lakestream.pipeline.landing.tasks import Answer, Task, TopicShare, WrittenFiles, pack_answers, unpack_task
+from lakestream.pipeline.tables.failure import Failed
 
 log = logging.getLogger(__name__)
 

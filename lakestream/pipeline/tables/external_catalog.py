@@ -50,8 +50,8 @@ from lakestream.model.catalog.names import root_of
 from lakestream.model.catalog.tables import HoldTopic, Land, NoteRemoved
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
-from lakestream.pipeline.landing.holds import HELD_BY_TABLE, HELD_BY_US, TABLE
-from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.holds import HELD_BY_TABLE, HELD_BY_US, TABLE
 
 log = logging.getLogger(__name__)
 

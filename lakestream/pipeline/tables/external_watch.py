@@ -14,9 +14,9 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.landed import Departed
 from lakestream.model.catalog.tables import TablesPurged
 from lakestream.model.topics import Topic
-from lakestream.pipeline.landing.holds import hold
-from lakestream.pipeline.landing.tasks import Failed
 from lakestream.pipeline.tables.external_catalog import ExternalCatalog
+from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.holds import hold
 
 log = logging.getLogger(__name__)
 

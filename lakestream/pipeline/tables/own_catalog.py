@@ -14,7 +14,7 @@ from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.expiry import AGE_PROPERTY
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
 from lakestream.data.tables.iceberg.summaries import accounted_after
-from lakestream.data.tables.iceberg.topic_table import MAKER_PROPERTY, TOPIC_ID_PROPERTY, new_topic_table
+from lakestream.data.tables.iceberg.topic_table import MAKER_PROPERTY, TOPIC_ID_PROPERTY, maker, new_topic_table
 from lakestream.errors import Corrupt, Fenced, Missing, Retry, Unknown
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
@@ -23,8 +23,7 @@ from lakestream.model.catalog.tables import CatalogTable, CommitTables, TableCha
 from lakestream.model.levels import BOUNDED
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
-from lakestream.pipeline.care.abandoned_tables import maker
-from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.failure import Failed
 from lakestream.pipeline.tables.table_files import TableFiles
 
 TOO_LATE = No(Reason.UNKNOWN_MEMBER, "the epoch in which the files were written has ended")

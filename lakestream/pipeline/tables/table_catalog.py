@@ -13,9 +13,9 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import Table
 from lakestream.metadata.replica import Replica
 from lakestream.model.reasons import No
 from lakestream.model.topics import Topic
-from lakestream.pipeline.landing.tasks import Failed
 from lakestream.pipeline.tables.external_catalog import ExternalCatalog
 from lakestream.pipeline.tables.external_watch import WATCH_EVERY_S, ExternalWatch
+from lakestream.pipeline.tables.failure import Failed
 from lakestream.pipeline.tables.own_catalog import OwnCatalog
 
 

@@ -13,6 +13,7 @@ from lakestream.data.tables.iceberg.commit import Commit
 from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
 from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
+from lakestream.data.tables.iceberg.topic_table import maker
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import LakestreamError, Retry
 from lakestream.interfaces import Clock
@@ -20,17 +21,16 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import Warehouse
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
-from lakestream.pipeline.care.abandoned_tables import maker
-from lakestream.pipeline.care.obsolete_files import ObsoleteFiles
-from lakestream.pipeline.care.unused_files import UnusedFiles
-from lakestream.pipeline.landing.freshness import is_table
-from lakestream.pipeline.landing.holds import HELD_BY_US
-from lakestream.pipeline.landing.tasks import Failed
 from lakestream.pipeline.tables.external_catalog import ExternalCatalog
+from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.holds import HELD_BY_US
 from lakestream.pipeline.tables.iceberg_format import IcebergFormat
+from lakestream.pipeline.tables.obsolete_files import ObsoleteFiles
 from lakestream.pipeline.tables.own_catalog import TOO_LATE, OwnCatalog
 from lakestream.pipeline.tables.table_catalog import TableCatalogs
 from lakestream.pipeline.tables.table_files import TableFiles
+from lakestream.pipeline.tables.unused_files import UnusedFiles
+from lakestream.pipeline.tables.waiting import is_table
 from lakestream.stream.long_work import chunks
 
 log = logging.getLogger(__name__)

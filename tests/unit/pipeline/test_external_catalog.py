@@ -16,7 +16,7 @@ from pyiceberg.types import StringType
 from lakestream.errors import Corrupt, Retry
 from lakestream.model.commands import DeleteTopic
 from lakestream.model.streams import Stream
-from lakestream.pipeline.landing.holds import HELD_BY_TABLE
+from lakestream.pipeline.tables.holds import HELD_BY_TABLE
 from tests.support.broker_and_pipeline import start_pipeline
 from tests.support.external_catalog_cluster import (  # noqa: F401 (fixtures)
     VALUES,

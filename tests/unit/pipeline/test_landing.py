@@ -13,10 +13,10 @@ from lakestream.model.batches.wal_object import wal_key
 from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.streams import Stream
 from lakestream.pipeline.landing import driver as driver_module
-from lakestream.pipeline.landing.freshness import ENABLED, FRESHNESS
-from lakestream.pipeline.landing.holds import HELD_BY_US
 from lakestream.pipeline.landing.planner import RoundLimits
 from lakestream.pipeline.landing.rounds import JobFailed, LocalEngine, Work
+from lakestream.pipeline.tables.holds import HELD_BY_US
+from lakestream.pipeline.tables.waiting import ENABLED, FRESHNESS
 from tests.support.broker_and_pipeline import TestPipeline, live_files, start_both, start_pipeline
 from tests.support.memory_broker import TestBroker, batch
 

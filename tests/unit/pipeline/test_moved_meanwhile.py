@@ -17,8 +17,8 @@ from lakestream.errors import Retry
 from lakestream.model.batches.header import HEADER
 from lakestream.model.catalog.tables import CommitTables, HoldTopic, TableChange
 from lakestream.model.commands import DeleteTopic
-from lakestream.pipeline.landing.driver import TICK_S
-from lakestream.pipeline.landing.holds import HELD_BY_US, release_idle
+from lakestream.pipeline.landing.driver import TICK_S, release_idle
+from lakestream.pipeline.tables.holds import HELD_BY_US
 from lakestream.stream.cache import Cache
 from lakestream.stream.history import History
 from lakestream.stream.limits import ReadLimits

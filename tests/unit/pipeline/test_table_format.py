@@ -12,7 +12,7 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import Table
 from lakestream.model.catalog.landed import LandedRange
 from lakestream.model.catalog.tables import Land
 from lakestream.model.reasons import No, Reason
-from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.failure import Failed
 from lakestream.pipeline.tables.iceberg_format import Append, Rewrite
 from tests.support.care_cluster import CareWorld, start_world
 

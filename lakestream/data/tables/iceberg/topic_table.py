@@ -56,6 +56,11 @@ PROPERTIES: Mapping[str, str] = {
 }
 
 
+def maker(member: int, epoch: int) -> str:
+    """A member and its epoch, as MAKER_PROPERTY and the names of manifests and their lists hold them."""
+    return f"{member}-{epoch}"
+
+
 def versions_max(properties: Mapping[str, str]) -> int:
     """How many older metadata files a table keeps."""
     text = properties.get(VERSIONS_MAX, "")

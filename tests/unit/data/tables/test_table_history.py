@@ -17,7 +17,7 @@ from lakestream.data.tables.iceberg.pinned_files import pinned
 from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, SnapshotHistory
 from lakestream.data.tables.iceberg.summaries import CARE_KEY, OPTIMIZE
 from lakestream.errors import Corrupt
-from lakestream.pipeline.care.obsolete_files import ObsoleteFiles
+from lakestream.pipeline.tables.obsolete_files import ObsoleteFiles
 from lakestream.testing.simulation.event_loop import SimClock, SimulatedLoop
 from tests.support.iceberg_tables import NOW_MS, Lake, OtherEngine, reachable, stored
 

@@ -8,7 +8,6 @@ import logging
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.tables import HoldTopic
-from lakestream.pipeline.landing.planner import waits
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +29,3 @@ async def hold(replica: Replica, topic_id: bytes, reason: str) -> None:
         await replica.propose(HoldTopic(topic_id, wanted))
     except LakestreamError as error:
         log.warning("the reason why a topic waits could not be noted: %s", error)
-
-
-async def release_idle(replica: Replica) -> None:
-    """Release the pipeline's holds of topics without waiting records: another pipeline may have landed them."""
-    state = replica.state
-    for topic_id, landing in list(state.catalog.landings.items()):
-        topic = state.topics.by_id.get(topic_id)
-        if topic is None or not landing.held.startswith(HELD_BY_US):
-            continue
-        if not any(waits(state.streams.by_id[one]) for one in topic.streams):
-            try:
-                await replica.propose(HoldTopic(topic_id, ""))
-            except LakestreamError as error:
-                log.warning("a topic that waits for nothing could not be released: %s", error)
