@@ -21,7 +21,7 @@ from lakestream.model.catalog.landed import LandedRange
 from lakestream.model.catalog.names import root_of
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
-from lakestream.pipeline.landing import lander
+from lakestream.pipeline.landing import lander, round_names
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import TopicWork
 from lakestream.pipeline.landing.round_names import candidates
