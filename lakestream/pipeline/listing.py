@@ -46,16 +46,16 @@ class Listing:
         names = sorted(state.topics.by_name) if topic is None else [topic]
         failed = {one.topic_id: one for one in list(state.care.requests.values()) if one.status == FAILED}
         found = [known for known in map(state.topics.by_name.get, names) if known is not None]
-        told = [
+        tables = [
             {**describe_table(state, known), "request_failed": _last_failure(failed.get(known.id))} for known in found
         ]
-        for one in told:
+        for one in tables:
             if one["catalog"] == ANOTHER:
                 one["table"] = f"{self._namespace}.{one['topic']}"
             one.update(self._sizes(one["uuid"], one["metadata_location"]))
             if topic is not None:
                 one.update(self._pinned(one["metadata_location"]))
-        return {"pipeline": describe_pipeline(state), "time_ms": state.members.time_ms, "tables": told}
+        return {"pipeline": describe_pipeline(state), "time_ms": state.members.time_ms, "tables": tables}
 
     def _sizes(self, uuid: str, location: str) -> Json:
         if not location:
@@ -166,5 +166,5 @@ def describe_request(state: State, request: bytes) -> Json:
     }  # fmt: skip
 
 
-def pack(told: Json) -> bytes:
-    return msgspec.json.encode(told)
+def pack(listing: Json) -> bytes:
+    return msgspec.json.encode(listing)

@@ -43,10 +43,10 @@ def _unbound(store: TableStore, folder: str) -> UnboundTable | None:
         return None
     uri = files[0][0]
     try:
-        told = _MAKER.fullmatch(TableMetadata.parse(store.get(uri)).properties.get(MAKER_PROPERTY, ""))
+        written_by = _MAKER.fullmatch(TableMetadata.parse(store.get(uri)).properties.get(MAKER_PROPERTY, ""))
     except (Missing, Corrupt):
         return None
-    return UnboundTable(uri, int(told[1]), int(told[2])) if told else None
+    return UnboundTable(uri, int(written_by[1]), int(written_by[2])) if written_by else None
 
 
 def judge_unbound(found: Collection[UnboundTable], state: State) -> list[str]:

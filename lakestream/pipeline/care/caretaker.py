@@ -327,8 +327,8 @@ async def quiet(_: str) -> None:
 def _counts(metadata: TableMetadata) -> tuple[int, int]:
     """The numbers of data files and delete files, as the newest summary says."""
     summary = metadata.summary(metadata.current_snapshot_id) if metadata.current_snapshot_id is not None else {}
-    reason_of = (summary.get(name, "") for name in ("total-data-files", "total-delete-files"))
-    files, deletes = (int(text) if text.isdecimal() else 0 for text in reason_of)
+    totals = (summary.get(name, "") for name in ("total-data-files", "total-delete-files"))
+    files, deletes = (int(text) if text.isdecimal() else 0 for text in totals)
     return files, deletes
 
 

@@ -79,8 +79,8 @@ def _progress(tables: TopicTables, table: Table, state: State, topic: Topic) -> 
         stream = state.streams.by_id[stream_id]
         end = progress.get(stream.partition, 0)
         if end != stream.landed:
-            told = f"partition {stream.partition}: the table has landed {end}, the state says {stream.landed}"
-            found.append(told)
+            problem = f"partition {stream.partition}: the table has landed {end}, the state says {stream.landed}"
+            found.append(problem)
     return found
 
 

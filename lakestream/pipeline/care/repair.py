@@ -215,8 +215,8 @@ class _ExternalTable:
             await external.asked(external.store.get, self._landing.location)
         except (Missing, Corrupt) as error:
             if not self._accept_loss:
-                told = f"the table was dropped, and its files are gone ({error}): put them back, or {ACCEPT}"
-                raise _no(told) from error
+                problem = f"the table was dropped, and its files are gone ({error}): put them back, or {ACCEPT}"
+                raise _no(problem) from error
             return await self._another_table()
         await external.asked(external.catalog.register, topic.name, self._landing.location)
         return ["the table was dropped, and is registered again"]
@@ -242,7 +242,7 @@ class _ExternalTable:
         found = await external.asked(external.catalog.load, topic.name)
         check_place(root_of(landing.location), found.location)
         try:
-            updates, told, requirements = await external.asked(self._plan, landing, found.location)
+            updates, steps, requirements = await external.asked(self._plan, landing, found.location)
             location = await external.asked(external.catalog.commit, found.handle, requirements, updates)
         except Refused as error:
             raise _no(str(error)) from error
@@ -254,7 +254,7 @@ class _ExternalTable:
             raise Retry(outcome.message)
         if self._accept_loss:
             await _unproven(self._tools, topic)
-        return told
+        return steps
 
     def _plan(self, landing: Landing, location: str) -> tuple[list[Json], list[str], list[Json]]:
         """The updates, a sentence about each, and their requirements. Blocks; raises Refused."""
@@ -263,13 +263,13 @@ class _ExternalTable:
         now = parse(external.store.get(location))
         if now["table-uuid"] != good["table-uuid"] or now["format-version"] != good["format-version"]:
             raise Refused("it is another table, or of another format version: put the table back that it was")
-        updates, told = _form(good, now)
+        updates, steps = _form(good, now)
         if main_of(good) != main_of(now):
             if self._accept_loss:
-                told.append(self._rows_left(good, now))
+                steps.append(self._rows_left(good, now))
             elif _restorable(external.store, good, now):
                 updates.append(_main_to(main_of(good)))
-                told.append("the main branch is at the last good snapshot again")
+                steps.append("the main branch is at the last good snapshot again")
             else:
                 raise Refused(
                     "it was rolled back or replaced, and changed since: deleted rows must not come back; "
@@ -281,9 +281,9 @@ class _ExternalTable:
             PROGRESS_PROPERTY: pack_progress(_landed(self._tools, self._topic)),
         }
         if ours(now["properties"]) != bound:
-            told.append("the properties of Lakestream are what they were")
+            steps.append("the properties of Lakestream are what they were")
         updates.append({"action": "set-properties", "updates": bound})
-        return updates, told, [{"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": main_of(now)}]
+        return updates, steps, [{"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": main_of(now)}]
 
     def _rows_left(self, good: Json, now: Json) -> str:
         """A sentence about the rows that are left. Raises Refused if some never were records."""
@@ -298,17 +298,17 @@ class _ExternalTable:
 def _form(good: Json, now: Json) -> tuple[list[Json], list[str]]:
     """The updates that restore schema and location, and a sentence about each."""
     updates: list[Json] = []
-    told: list[str] = []
+    steps: list[str] = []
     if current_schema(good)["fields"] != current_schema(now)["fields"]:
         same = [one["schema-id"] for one in now["schemas"] if one["fields"] == current_schema(good)["fields"]]
         if not same:
             raise Refused("the schema that it had is gone: put the columns back")
         updates.append({"action": "set-current-schema", "schema-id": same[0]})
-        told.append("the schema is what it was")
+        steps.append("the schema is what it was")
     if good["location"] != now["location"]:
         updates.append({"action": "set-location", "location": good["location"]})
-        told.append("the location is what it was")
-    return updates, told
+        steps.append("the location is what it was")
+    return updates, steps
 
 
 def _main_to(snapshot_id: int | None) -> Json:

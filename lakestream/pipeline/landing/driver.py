@@ -39,7 +39,7 @@ IDLE_S = 5.0
 ROUND_MEMORY = 0.3
 """The weight of the last round in the time that the next one is expected to take."""
 REPORT_EVERY_S = 60.0
-FAILURES_UNTOLD = 3
+FAILURES_BEFORE_NOTE = 3
 """A failure that may pass is noted in the state only after so many in a row."""
 MANY_TOPICS = 50
 """From so many topics on, the time of a round tells how long a topic takes."""
@@ -93,7 +93,7 @@ class Driver:
         self._open: set[int] = set()
         self._folded = asyncio.Event()
         self._reported = clock.monotonic()
-        self._told_rounds = 0
+        self._reported_rounds = 0
         self._sweep_at = self._reported + self.sweep_first_s
         self._swept = 0
         self._untidy = False
@@ -218,13 +218,13 @@ class Driver:
                     for work in wave
                 )
                 committing.append(asyncio.gather(*finishing))
-            told = [one for done in committing for one in await done]
+            outcomes = [one for done in committing for one in await done]
         except BaseException:
             for done in committing:
                 done.cancel()
             await asyncio.gather(*committing, return_exceptions=True)
             raise
-        return {work.topic_id: failed for work, failed in zip(works, told, strict=True)}
+        return {work.topic_id: failed for work, failed in zip(works, outcomes, strict=True)}
 
     def open_round(self) -> RoundName:
         """Begin a round. Rounds are numbered in each epoch from 1, so a sweep can tell by both when a round is over.
@@ -252,10 +252,10 @@ class Driver:
         topic = self._replica.state.topics.by_id.get(failed.topic_id)
         if topic is None:
             return
-        told = failed.lasting or (setback.failures >= FAILURES_UNTOLD and failed.reason != OUTRUN)
-        say = log.error if told and setback.failures in (1, FAILURES_UNTOLD) else log.warning
+        noted = failed.lasting or (setback.failures >= FAILURES_BEFORE_NOTE and failed.reason != OUTRUN)
+        say = log.error if noted and setback.failures in (1, FAILURES_BEFORE_NOTE) else log.warning
         say("topic %s waits and is tried again in %.0f s: %s", topic.name, setback.again_at - now, failed.reason)
-        if told:
+        if noted:
             await hold(self._replica, failed.topic_id, failed.reason)
 
     def _count(self, landed: Sequence[TopicWork], topics: int, took_s: float) -> None:
@@ -287,8 +287,8 @@ class Driver:
     def _report(self) -> None:
         now = self._clock.monotonic()
         figures = self.figures
-        if now - self._reported >= REPORT_EVERY_S and figures.rounds != self._told_rounds:
-            self._reported, self._told_rounds = now, figures.rounds
+        if now - self._reported >= REPORT_EVERY_S and figures.rounds != self._reported_rounds:
+            self._reported, self._reported_rounds = now, figures.rounds
             log.info(
                 "landed %d records in %d commits and %d rounds so far; a round takes %.2f s, the oldest waits %.1f s",
                 figures.records, figures.commits, figures.rounds, figures.round_s, self.freshness.lag_s(now),

@@ -122,8 +122,8 @@ def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] 
         digest = digests.get(one.partition)
         records = digest.records if digest is not None else 0
         if digest is None or records != one.end - one.start:
-            told = f"offsets {one.start} to {one.end} of partition {one.partition} gave {records} records"
-            return Failed(work.topic_id, told, True)
+            problem = f"offsets {one.start} to {one.end} of partition {one.partition} gave {records} records"
+            return Failed(work.topic_id, problem, True)
         size = sizes.get(one.partition, 0)
         found.append(LandedRange(one.partition, one.start, one.end, records, digest.hash, size))
     return found

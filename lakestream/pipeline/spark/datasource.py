@@ -170,8 +170,8 @@ class Lakestream(DataSource):
         fields = whole_schema(columns_of(asked.tail()))
         # The parts of our own columns are never null.
         ours = ARROW_SCHEMA.names
-        told = [one if one.name in ours else one.with_type(for_spark(one.type)) for one in fields]
-        return from_arrow_schema(pa.schema(told))
+        types = [one if one.name in ours else one.with_type(for_spark(one.type)) for one in fields]
+        return from_arrow_schema(pa.schema(types))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = Asked.parse(self.options)

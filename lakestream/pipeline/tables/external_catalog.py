@@ -163,8 +163,8 @@ class ExternalCatalog:
         if ranges and landing.held.startswith(HELD_BY_US):
             await self._replica.propose(HoldTopic(topic.id, ""))
         snapshot = new.metadata.current_snapshot_id if ranges or own is not None else 0
-        told = Land(topic.id, landing.uuid, snapshot or 0, ranges, location, landing.location)
-        outcome = await self._replica.propose(told)
+        land = Land(topic.id, landing.uuid, snapshot or 0, ranges, location, landing.location)
+        outcome = await self._replica.propose(land)
         if isinstance(outcome, No):
             await self._replica.catch_up()
             now = self._landing(topic)

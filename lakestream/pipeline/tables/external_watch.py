@@ -33,7 +33,7 @@ class ExternalWatch:
         self._clock = catalog.clock
         self._again_at = 0.0
         self._looking: asyncio.Future[None] | None = None
-        self._told: dict[bytes, str] = {}
+        self._reasons: dict[bytes, str] = {}
 
     def close(self) -> None:
         if self._looking is not None:
@@ -69,12 +69,12 @@ class ExternalWatch:
             return
         table = await self._catalog.table(topic)
         if not isinstance(table, Failed):
-            if self._told.pop(topic.id, ""):
+            if self._reasons.pop(topic.id, ""):
                 log.info("topic %s: its table is as it should be again", topic.name)
             return
         self._catalog.committer.forget()
-        if self._told.get(topic.id) != table.reason:
-            self._told[topic.id] = table.reason
+        if self._reasons.get(topic.id) != table.reason:
+            self._reasons[topic.id] = table.reason
             say = log.error if table.lasting else log.warning
             say("topic %s waits: %s", topic.name, table.reason)
         if table.lasting:

@@ -79,10 +79,10 @@ def summary_after(before: Mapping[str, str], changes: Changes) -> dict[str, str]
         for name, difference in moved.items()
         if not before or before.get(name, "").isdecimal()
     }
-    told = {name: str(count) for name, count in counts.items() if count} | {
+    values = {name: str(count) for name, count in counts.items() if count} | {
         name: str(total) for name, total in totals.items()
     }
-    return {"operation": changes.operation, **told, **changes.notes}
+    return {"operation": changes.operation, **values, **changes.notes}
 
 
 def _files(files: Sequence[tuple[int, int, int]], content: int) -> int:
