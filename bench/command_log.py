@@ -16,7 +16,6 @@ from pathlib import Path
 import uvloop
 
 from lakestream.interfaces import CommandLog
-from lakestream.metadata.stores.owner import start_owner
 from lakestream.metadata.stores.socket_client import SocketLog
 from lakestream.metadata.stores.sqlite import SqliteLog
 
@@ -76,6 +75,16 @@ async def in_process(folder: Path, size: int) -> Figures:
     result = figures(*await append_for_a_while(log, size))
     await log.close()
     return result
+
+
+async def start_owner(database: Path, socket_path: Path) -> asyncio.subprocess.Process:
+    """An owner that serves."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lakestream.metadata.stores.owner", str(database), str(socket_path)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None and await process.stdout.readline() == b"ready\n"
+    return process
 
 
 async def through_owner(folder: Path, size: int, clients: int, rate: float | None) -> list[Figures]:

@@ -3,9 +3,9 @@
 import gc
 import time
 
+from lakestream.model.append_rows import pack_append
 from lakestream.model.commands import APPEND, CreateTopic, Register, encode, pack
 from lakestream.model.state import State, apply
-from lakestream.model.streams import pack_append
 
 
 def prepared(partitions: int) -> State:

@@ -101,7 +101,7 @@ class Topic:
     commits: int = 0
     _offset: int = 0
     _unreached: deque[tuple[int, list[str]]] = field(default_factory=deque)
-    _levels: list[list[str]] = field(default_factory=lambda: [[] for _ in range(LEVELS)])
+    _levels: list[list[FileStats]] = field(default_factory=lambda: [[] for _ in range(LEVELS)])
 
     def __post_init__(self) -> None:
         self.chance = random.Random(1)
@@ -132,20 +132,21 @@ class Topic:
         now_ms = self.now_ms + self.chance.randrange(JITTER_MS)
         self._won(self.committer.append(self.table, [file], [landed], now_ms=now_ms))
         self.commits += 1
-        self._levels[0].append(file.stats.path)
+        self._levels[0].append(file.stats)
         for level in range(LEVELS):
             if len(self._levels[level]) == SMALL_FILES:
                 self._join(level)
 
     def _join(self, level: int) -> None:
-        file = self._file(level + 1, RECORDS * SMALL_FILES ** (level + 1))
+        joined, self._levels[level] = self._levels[level], []
+        file = self._file(level + 1, sum(stats.rows for stats in joined))
         base = self.table.metadata.current_snapshot_id
         assert base is not None
-        gone, self._levels[level] = frozenset(self._levels[level]), []
+        gone = frozenset(stats.path for stats in joined)
         notes = {CARE_KEY: OPTIMIZE}
         self._won(self.committer.rewrite(self.table, base, gone, [file], now_ms=self.now_ms, notes=notes))
         if level + 1 < LEVELS:
-            self._levels[level + 1].append(file.stats.path)
+            self._levels[level + 1].append(file.stats)
 
     def _won(self, commit: Commit) -> None:
         """As the pipeline does: metadata files go at once, other files after a grace."""

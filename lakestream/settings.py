@@ -21,9 +21,9 @@ BOOTSTRAP_VARIABLE = "LAKESTREAM_BOOTSTRAP"
 DEFAULT_CONFIG_FILE = "lakestream.toml"
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 FILE_SUFFIX, FILE_FLAG = "_file", "-file"
-"""Behind the name of a secret setting: the file that has its value."""
+"""Suffixes of a secret setting's name: the setting for the file that has its value."""
 METADATA_FOLDER = "lakestream-metadata"
-"""Where the command log goes if nobody says, and data is a bucket, which cannot hold it."""
+"""The command log's folder if no setting names one and the data is in a bucket, which cannot hold it."""
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -198,7 +198,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Settings with where each came from, and the variables that look like settings but are none."""
+    """The settings, the origin of each, and variables that look like settings but are none."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -243,7 +243,7 @@ def load(
     ignored = tuple(sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in known))
     asked = Settings(**values)  # type: ignore[arg-type]
     if origins["tables"] == "default" and "memory:" in (asked.data[:7], asked.metadata[:7]):
-        # Nobody but the broker itself could read what lies in its memory.
+        # No other process can read the memory of the broker.
         asked = replace(asked, tables=False)
     settings = _checked(asked)
     return Loaded(settings=settings, origins=origins, ignored=ignored)
@@ -252,7 +252,7 @@ def load(
 def _given(
     row: Setting, source: Mapping[str, Any], names: tuple[str, ...], where: tuple[str, ...], folder: Path
 ) -> tuple[Value, str] | None:
-    """What a source says of a setting, by itself or by a file that has the value, and under which of two names."""
+    """The value that a source gives to a setting, directly or by a file, and which of the two names it used."""
     value, file = source.get(names[0]), source.get(names[1]) if row.secret else None
     if value is not None and file is not None:
         raise SettingsError(f"{where[0]} and {where[1]} are both given; one of them is enough")
@@ -266,14 +266,14 @@ def _given(
 
 
 def known_secrets(settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """Every secret value that this process was given: what none of its log lines may show."""
+    """All secret values of this process, which no log line may show."""
     pairs = [part.partition("=") for part in settings.catalog_properties.split(",")]
     properties = {name.strip(): value.strip() for name, _, value in pairs} | {"catalog": settings.catalog}
     return secrets_in({**store_secrets(environ), **properties})
 
 
 def is_secret_file(name: str, rows: Mapping[str, Setting]) -> bool:
-    """Whether this names the file of a secret setting, and no setting."""
+    """Whether the name is that of a secret setting's file, and not of a setting."""
     row = rows.get(name.removesuffix(FILE_SUFFIX)) if name not in rows and name.endswith(FILE_SUFFIX) else None
     return row is not None and row.secret != ""
 
@@ -318,7 +318,7 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def unchosen_metadata(settings: Settings) -> Path | None:
-    """The file of the command log if it lies in the current folder only because nobody chose a place for it."""
+    """The file of the command log if no setting chose its place, so that it lies in the current folder."""
     path = sqlite_path(settings.metadata)
     beside = Path(METADATA_FOLDER).absolute() / "metadata.sqlite"
     return path if data_folder(settings) is None and path == beside else None
@@ -411,7 +411,7 @@ def _parsed_int(row: Setting, value: object, where: str) -> int:
 
 
 def _checked(settings: Settings) -> Settings:
-    """Fill in what follows from other settings, and refuse what cannot work together."""
+    """Fill in values that follow from other settings, and refuse values that cannot work together."""
     metadata = settings.metadata
     if not metadata:
         folder = data_folder(settings)
@@ -421,8 +421,6 @@ def _checked(settings: Settings) -> Settings:
             metadata = f"sqlite://{(folder or Path(METADATA_FOLDER)).absolute()}/metadata.sqlite"
     elif not is_url(metadata):
         metadata = f"sqlite://{Path(metadata.removeprefix('file://')).absolute()}"
-    if not metadata.startswith(("sqlite:", "memory:", "owner:")):
-        raise SettingsError(f"metadata: {metadata!r} is no URL we know; use sqlite:///path or memory:")
     for name, place in (("data", settings.data), ("metadata", metadata)):
         if has_password(place):
             raise SettingsError(f"{name}: a password has no place in {mask_urls(place)}: locations are public; {KEYS}")
@@ -431,9 +429,9 @@ def _checked(settings: Settings) -> Settings:
     if is_url(settings.data) and re.match(r"memory:|\w+://[^/]", settings.data) is None:
         scheme = settings.data.partition(":")[0]
         raise SettingsError(f"data: {settings.data!r} names no bucket; write {scheme}://BUCKET/PREFIX")
-    if settings.brokers > 1 and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
+    if settings.brokers > 1 and settings.data.startswith("memory:"):
         raise SettingsError("memory: serves one broker only, since processes share no memory; use a folder and sqlite:")
-    if settings.tables and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
+    if settings.tables and settings.data.startswith("memory:"):
         raise SettingsError("tables need a store that Spark can read too, and memory: is none; use a folder or s3://")
     if any("=" not in pair for pair in settings.catalog_properties.split(",") if pair.strip()):
         raise SettingsError("catalog_properties: expected name=value,name=value")

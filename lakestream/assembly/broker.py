@@ -8,14 +8,13 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from lakestream.assembly.command_log import open_command_log, share_command_log
 from lakestream.assembly.publishing import publish_server, publish_state, publish_streams, publish_upkeep
 from lakestream.broker import Broker, Parts
-from lakestream.errors import Unusable
-from lakestream.interfaces import Clock, CommandLog, RepairableLog, Wal
+from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.checkpoint import dump_in_a_fork
 from lakestream.metadata.command_pages import command_page
 from lakestream.metadata.describe import describe_brokers, describe_state
@@ -52,7 +51,7 @@ from lakestream.protocol.kafka.topic_partitions import TopicPartitionApis
 from lakestream.protocol.kafka.topics import TopicApis
 from lakestream.protocol.serving.admission import Limits
 from lakestream.protocol.serving.answer_budget import AnswerRoom
-from lakestream.settings import Settings, data_folder, data_uri, sqlite_path
+from lakestream.settings import Settings, data_folder, data_uri
 from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.groups.coordinator import GroupCoordinator
@@ -71,7 +70,6 @@ from lakestream.stream.waiting import Waiting
 
 if TYPE_CHECKING:
     from lakestream.assembly.lake import Lake
-    from lakestream.metadata.stores.owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -80,46 +78,6 @@ ROUND_MS = 15_000
 """What a round of the collector may take itself: it lists a bucket, and deletes."""
 SWITCH_S = 0.001
 """A write that is done should not wait 5 ms, Python's default, until a busy event loop lets its thread go on."""
-
-
-async def open_command_log(settings: Settings) -> CommandLog:
-    """The command log that `metadata` names."""
-    where = settings.metadata
-    if where.startswith("owner:"):
-        from lakestream.metadata.stores.socket_client import SocketLog
-
-        return await SocketLog.open(where.removeprefix("owner:"))
-    if where == "memory:":
-        from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
-
-        return MemoryLog(MemoryLogStore())
-    path = command_log_path(settings)
-    from lakestream.metadata.stores.sqlite import SqliteLog
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return await SqliteLog.open(path, clock=SystemClock())
-
-
-def command_log_path(settings: Settings) -> Path:
-    """The SQLite file of the command log."""
-    return sqlite_path(settings.metadata) or (data_folder(settings) or Path()) / "metadata.sqlite"
-
-
-async def open_repairable_log(settings: Settings) -> RepairableLog:
-    """The command log as an operator's tool needs it. Raises Retry if a process owns it."""
-    opened = await open_command_log(settings)
-    if not hasattr(opened, "blank"):
-        raise Unusable(f"the command log {settings.metadata} cannot be repaired from here")
-    return cast(RepairableLog, opened)
-
-
-async def share_command_log(command_log: CommandLog, socket_path: str) -> "Owner":
-    """A single broker owns its log in its own process; the pipeline uses it through a socket."""
-    from lakestream.metadata.stores.owner import Owner
-    from lakestream.metadata.stores.sqlite import SqliteLog
-
-    assert isinstance(command_log, SqliteLog), "only a file has to be shared"
-    return await Owner.serve(command_log, socket_path)
 
 
 async def open_wal(settings: Settings) -> Wal:

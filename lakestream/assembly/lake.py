@@ -25,8 +25,8 @@ from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
 from lakestream.model.catalog.care import KINDS, RequestCare
+from lakestream.model.catalog.landed import HoldTopic
 from lakestream.model.catalog.names import Warehouse, warehouse_uri
-from lakestream.model.catalog.tables import HoldTopic
 from lakestream.model.commands import Body
 from lakestream.model.reasons import No, Reason
 from lakestream.pipeline.lag import lag_s, lags

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import click
 from click.core import ParameterSource
 
+from lakestream.assembly.command_log import check_command_log
 from lakestream.settings import (
     BOOTSTRAP_VARIABLE,
     DEFAULT_BOOTSTRAP,
@@ -52,7 +53,9 @@ class SettingsCommand(click.Command):
 def loaded_settings(flags: Mapping[str, Any]) -> Loaded:
     """The settings of a SettingsCommand's arguments."""
     settings = {name: value for name, value in flags.items() if is_settings_flag(name)}
-    return load(settings, os.environ, flags.get("config_file"))
+    loaded = load(settings, os.environ, flags.get("config_file"))
+    check_command_log(loaded.settings)
+    return loaded
 
 
 def is_settings_flag(name: str | None) -> bool:

@@ -99,7 +99,8 @@ def conf_in(file: Path | None) -> dict[str, str]:
 async def _run(settings: Settings, options: Any, ready_fd: int | None) -> int:
     from dataclasses import replace
 
-    from lakestream.assembly.broker import open_command_log, open_wal, timing
+    from lakestream.assembly.broker import open_wal, timing
+    from lakestream.assembly.command_log import open_command_log
     from lakestream.pipeline.service import Pipeline
     from lakestream.process.clock import SystemClock, system_random
     from lakestream.process.readiness import Announcement, announce

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from lakestream.assembly.command_log import log_file, open_repairable_log
 from lakestream.cli.options import SettingsCommand, loaded_settings
 from lakestream.errors import LakestreamError
 from lakestream.process.umask import apply_umask
@@ -25,17 +26,15 @@ def skip(sequence: int, yes: bool, **flags: Any) -> None:
     """
     settings = loaded_settings(flags).settings
     apply_umask(settings.umask)
-    from lakestream.assembly.broker import command_log_path
-
-    path = command_log_path(settings)
-    if not path.exists():
+    path = log_file(settings)
+    if path is not None and not path.exists():
         raise SettingsError(f"there is no command log at {path}: give --data and --metadata as `serve` gets them")
     with locked(settings):
         asyncio.run(_skip(settings, sequence, yes))
 
 
 async def _skip(settings: Settings, sequence: int, yes: bool) -> None:
-    from lakestream.assembly.broker import open_repairable_log, open_wal
+    from lakestream.assembly.broker import open_wal
     from lakestream.metadata import skipping
     from lakestream.metadata.describe import describe_command
 

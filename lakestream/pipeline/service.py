@@ -19,6 +19,7 @@ from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock, CommandLog, Wal
+from lakestream.metadata.cluster_clock import ClusterClock
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.care import NotePipeline
@@ -101,9 +102,9 @@ class Pipeline:
         self, command_log: CommandLog, wal: Wal, clock: Clock, random: Random, options: ServiceOptions
     ) -> None:
         self._options = options
-        self._clock = clock
         self._random = random
         self.replica = Replica(command_log, wal, clock, options.member_id)
+        self._clock = ClusterClock(self.replica, clock)
         about = Register(b"", "", ROLE, "", 0, "", os.getpid(), NEWEST)
         self.membership = OneAtATime(self.replica, clock, random, about, options.timing)
         self._stopping = asyncio.Event()

@@ -20,6 +20,7 @@ from typing import Any, Protocol, cast
 from lakestream.errors import Exists, Fenced, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
 from lakestream.metadata.replica import Replica
+from lakestream.model.append_rows import AppendRow, BatchRow, pack_append
 from lakestream.model.batches.header import stamp
 from lakestream.model.batches.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.model.cluster_time import stamp_time
@@ -29,8 +30,7 @@ from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.reasons import No
 from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
 from lakestream.model.state import Outcome
-from lakestream.model.streams import AppendRow, pack_append
-from lakestream.process.store_room import Room
+from lakestream.process.store_room import StoreRoom
 from lakestream.stream.append_stats import AppendStats
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache
@@ -40,8 +40,6 @@ from lakestream.stream.stamping import give_later_times, stamp_times
 
 log = logging.getLogger(__name__)
 
-BatchRow = tuple[int, int, int, int, int, int, int]
-"""Stream, record count, length, max timestamp, producer id, producer epoch, first sequence."""
 Answer = list[int] | LakestreamError
 """A base offset or a negative reason for each batch; or the error that befell all of them alike."""
 
@@ -135,7 +133,7 @@ class Appender:
         self._clock = clock
         self._limits = limits
         self.stats = AppendStats()
-        self.room = Room("the write-ahead log", clock)
+        self.room = StoreRoom("the write-ahead log", clock)
         self.on_pressure: Callable[[bool], None] = lambda full: None
         """Called with True when too much is under way, so that sockets pause, and with False when it is less again."""
         self._gathered: list[Submitted] = []

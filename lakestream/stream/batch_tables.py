@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lakestream.errors import LakestreamError
-from lakestream.model.batches.wal_object import HEADER_BYTES, Slice, header, lay_out
+from lakestream.model.append_rows import ROW_BYTES, pack_packed_rows
+from lakestream.model.batches.wal_object import HEADER_BYTES, TickSlice, header, lay_out
 from lakestream.model.kernels.pointers import address_of
 from lakestream.model.kernels.produce_loops import ADDRESS, COLUMNS, LENGTH, STREAM, join_batches, stamp_batches
-from lakestream.model.streams import HEAD, ROW
 
 if TYPE_CHECKING:
     from lakestream.stream.appender import Batches
@@ -57,14 +57,14 @@ class JoinedTables:
         lengths = table[self._order, LENGTH]
         self.body = bytearray(HEADER_BYTES + int(lengths.sum()))
         self.body[:HEADER_BYTES] = header(sequence)
-        self._rows = bytearray(ROW.size * len(table))
+        self._rows = bytearray(ROW_BYTES * len(table))
         join_batches(
             _address(table), _address(self._order), len(table), address_of(self.body), HEADER_BYTES,
             address_of(self._rows),
         )  # fmt: skip
         self.slices = self._lay_out(lengths)
 
-    def _lay_out(self, lengths: Numbers) -> list[Slice]:
+    def _lay_out(self, lengths: Numbers) -> list[TickSlice]:
         firsts = np.flatnonzero(np.diff(self._streams, prepend=-1))
         sizes = np.add.reduceat(lengths, firsts)
         counts = np.diff(firsts, append=len(lengths))
@@ -75,7 +75,7 @@ class JoinedTables:
 
     def payload(self, tick: int, size: int) -> bytes:
         """The body of the `Append`: as of `pack_append`."""
-        return HEAD.pack(tick, size, len(self)) + self._rows
+        return pack_packed_rows(tick, size, self._rows)
 
     def streams(self) -> set[int]:
         return set(self._streams.tolist())

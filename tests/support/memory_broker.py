@@ -6,7 +6,7 @@ from random import Random
 
 from lakestream.data.memory import MemoryWal
 from lakestream.interfaces import CheckpointNote, Clock, CommandLog, Wal
-from lakestream.metadata.checkpoint import dump_here, note_stored, store_state
+from lakestream.metadata.checkpoint import dump_in_process, note_stored, store_state
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
@@ -75,7 +75,7 @@ def batch(*values: bytes, timestamp: int = 1000, producer: int = -1, epoch: int 
 
 async def checkpoint_now(replica: Replica, log: CommandLog, wal: Wal) -> CheckpointNote:
     """Store and note the state as it is, without waiting until it is due or agreed on."""
-    note, _ = await store_state(replica.state, replica.identity, replica.member_id, replica.epoch, wal, dump_here)
+    note, _ = await store_state(replica.state, replica.identity, replica.member_id, replica.epoch, wal, dump_in_process)
     await note_stored(note, log)
     return note
 

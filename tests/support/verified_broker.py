@@ -26,7 +26,7 @@ from lakestream.broker import Broker, Parts
 from lakestream.cli.verify import verify
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.stores.table_store import FolderTableStore, open_table_store
-from lakestream.metadata.checkpoint import dump_here
+from lakestream.metadata.checkpoint import dump_in_process
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
@@ -103,7 +103,7 @@ class VerifyWorld:
             Parts(
                 command_log=core.command_log, wal=core.wal, replica=core.replica, membership=core.membership,
                 appender=core.appender, waiting=core.waiting, kafka=kafka.server, http=http, background=[],
-                before_drain=kafka.groups.stop, dump=dump_here,
+                before_drain=kafka.groups.stop, dump=dump_in_process,
             ),
             1.0,
         )  # fmt: skip

@@ -99,7 +99,7 @@ class Checker:
             if not report.findings and not report.unchecked:
                 break
             now = await self._state()
-            if not await asyncio.to_thread(_moved, store, check.state, now, name):
+            if not await asyncio.to_thread(_moved, store, check, now):
                 break
             if attempt == ATTEMPTS - 1:
                 _doubt(report)
@@ -113,9 +113,10 @@ def _doubt(report: TopicReport) -> None:
         report.unchecked = f"others changed the table during each of {ATTEMPTS} checks; check again when they rest"
 
 
-def _moved(store: DatedStore, before: State, after: State, name: str) -> bool:
+def _moved(store: DatedStore, check: TopicCheck, after: State) -> bool:
     """Whether what was checked may have changed under the checker's hands, other than by our own landing."""
-    old, new = before.topics.by_name.get(name), after.topics.by_name.get(name)
+    before = check.state
+    old, new = before.topics.by_name.get(check.name), after.topics.by_name.get(check.name)
     if old is None or new is None or old.id != new.id:
         return old is not new
     if _starts(before, old) != _starts(after, new):
@@ -126,12 +127,11 @@ def _moved(store: DatedStore, before: State, after: State, name: str) -> bool:
     if tables[0].location == tables[1].location:
         return False
     try:
-        base = TableMetadata.parse(store.get(tables[0].location)).current_snapshot_id
         metadata = TableMetadata.parse(store.get(tables[1].location))
     except LakestreamError:
         return True
     for head in metadata.ancestors(metadata.current_snapshot_id):
-        if head.snapshot_id == base:
+        if head.snapshot_id == check.snapshot:
             return False
         if not is_our_append(metadata.summary(head.snapshot_id)):
             return True

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from lakestream.lake.verify.ledger import Ledger
 from lakestream.lake.verify.report import Explanation, Finding
-from lakestream.model.catalog.landed import Mark
+from lakestream.model.catalog.landed import LandedMark
 
 REMOVED, CHANGED, CAME_BACK = range(3)
 """What a snapshot did to a row. An UPDATE may be one snapshot that removes it, and another that brings it back."""
@@ -44,8 +44,8 @@ class PartitionFacts:
     topic: str
     partition: int
     log_start: int
-    marks: Sequence[Mark]
-    recorded: Sequence[Mark]
+    marks: Sequence[LandedMark]
+    recorded: Sequence[LandedMark]
 
 
 @dataclass(slots=True)

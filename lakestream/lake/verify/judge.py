@@ -19,7 +19,7 @@ from lakestream.lake.verify.facts import CAME_BACK, REMOVED, PartitionFacts, Pas
 from lakestream.lake.verify.ledger import BUCKET_BITS, HASH, OFFSET, TAG, Ledger, Numbers
 from lakestream.lake.verify.ranges import Ranges
 from lakestream.lake.verify.report import Explanation, Finding, Kind, Range, Why
-from lakestream.model.catalog.landed import Mark
+from lakestream.model.catalog.landed import LandedMark
 
 _HASHES = 1 << 64
 _BUCKET = 1 << BUCKET_BITS
@@ -258,7 +258,7 @@ def _possible(removals: Numbers) -> Numbers:
 
 def _parts(facts: PartitionFacts) -> list[_Part]:
     """Marks and recorded ranges, those that overlap as one."""
-    intervals: list[tuple[Mark, bool]] = [(mark, False) for mark in facts.marks if mark.end > mark.start]
+    intervals: list[tuple[LandedMark, bool]] = [(mark, False) for mark in facts.marks if mark.end > mark.start]
     intervals += [(mark, True) for mark in facts.recorded if mark.end > mark.start]
     intervals.sort(key=lambda one: one[0].start)
     parts: list[_Part] = []

@@ -62,6 +62,8 @@ class TopicCheck:
         self.name = name
         self.ledger = Ledger()
         self.report = TopicReport(topic=name)
+        self._loaded: tuple[str, TableMetadata] | None = None
+        """The metadata file that the check began with: it goes when some later ones have come."""
         self._table_read = False
         self._planned: list[PlannedFile] = []
         """With the sizes that the files have, whatever the manifests say."""
@@ -144,7 +146,14 @@ class TopicCheck:
             past.removals.close()
 
     def _metadata(self, table: CatalogTable) -> TableMetadata:
-        return TableMetadata.parse(self._store.get(table.location))
+        if self._loaded is None or self._loaded[0] != table.location:
+            self._loaded = table.location, TableMetadata.parse(self._store.get(table.location))
+        return self._loaded[1]
+
+    @property
+    def snapshot(self) -> int | None:
+        """What the table was at when it was read; none if it was empty or could not be read."""
+        return self._loaded[1].current_snapshot_id if self._loaded is not None else None
 
     def _check_binding(self, topic: Topic, table: CatalogTable, metadata: TableMetadata) -> None:
         if metadata.uuid != table.uuid:

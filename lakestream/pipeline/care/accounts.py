@@ -16,8 +16,7 @@ from lakestream.data.tables.iceberg.snapshots_since import SnapshotRun, runs_to_
 from lakestream.data.tables.reading.position_deletes import parse_deletes
 from lakestream.errors import Corrupt, Missing
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.landed import LandedRange
-from lakestream.model.catalog.tables import NoteRemoved
+from lakestream.model.catalog.landed import LandedRange, NoteRemoved
 from lakestream.model.reasons import No
 from lakestream.pipeline.care.results import Lost, NotDone, Progress, Result
 from lakestream.pipeline.care.task_runs import CareRuns
@@ -33,10 +32,10 @@ Span = tuple[int, int]
 class Accounts:
     """Accounts for the snapshots of all tables."""
 
-    def __init__(self, replica: Replica, tables: TopicTables, runs_to_compare: CareRuns) -> None:
+    def __init__(self, replica: Replica, tables: TopicTables, runs: CareRuns) -> None:
         self._replica = replica
         self._tables = tables
-        self._runs = runs_to_compare
+        self._runs = runs
 
     def due(self, topic_id: bytes, table: Table) -> bool:
         """Whether the table has snapshots that are not accounted for."""

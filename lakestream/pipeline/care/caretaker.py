@@ -22,8 +22,9 @@ from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.care import TEXT_MAX, CareRequest, NoteCare
+from lakestream.model.catalog.landed import HoldTopic
 from lakestream.model.catalog.names import STREAMS, root_of, warehouse_uri
-from lakestream.model.catalog.tables import CatalogTable, HoldTopic
+from lakestream.model.catalog.tables import CatalogTable
 from lakestream.model.topics import Topic
 from lakestream.pipeline.care.abandoned_tables import find_unbound, judge_unbound
 from lakestream.pipeline.care.accounts import Accounts

@@ -32,10 +32,10 @@ from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.landed import Landing
+from lakestream.model.catalog.landed import HoldTopic, Land, Landing, NoteRemoved
 from lakestream.model.catalog.names import STREAMS, canonical, root_of
 from lakestream.model.catalog.rebinding import Rebind
-from lakestream.model.catalog.tables import CatalogTable, CommitTables, HoldTopic, Land, NoteRemoved, TableChange
+from lakestream.model.catalog.tables import CatalogTable, CommitTables, TableChange
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
 from lakestream.pipeline.tables.external_catalog import ExternalCatalog, check_place

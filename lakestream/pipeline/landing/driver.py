@@ -17,7 +17,7 @@ from lakestream.data.tables.files.slices import Source, source_of
 from lakestream.errors import Fenced, LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.tables import HoldTopic
+from lakestream.model.catalog.landed import HoldTopic
 from lakestream.model.streams import WalObject
 from lakestream.pipeline.landing.freshness import Freshness
 from lakestream.pipeline.landing.lander import OUTRUN, Lander

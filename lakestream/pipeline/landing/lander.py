@@ -18,8 +18,7 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import Table
 from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER
 from lakestream.errors import Corrupt, LakestreamError, Missing
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.landed import LandedRange
-from lakestream.model.catalog.tables import HoldTopic
+from lakestream.model.catalog.landed import HoldTopic, LandedRange
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
 from lakestream.pipeline.landing.planner import TopicWork

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lakestream.errors import LakestreamError
 from lakestream.pipeline.spark.java import Java
-from lakestream.process.temporary_folders import Scratch
+from lakestream.process.temporary_folders import TemporaryFolder
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class SparkFailed(LakestreamError):
 class Jvm:
     """One JVM with Spark in it, and how to connect to it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", folder: Scratch) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", folder: TemporaryFolder) -> None:
         self.port = 0
         self.secret = ""
         self._process = process
@@ -85,7 +85,7 @@ class Jvm:
     @classmethod
     def start(cls, java: Java, master: str, conf: Mapping[str, str]) -> "Jvm":
         """Blocks until the gateway listens. Raises SparkFailed."""
-        folder = Scratch(SCRATCH)
+        folder = TemporaryFolder(SCRATCH)
         place = folder.path
         (place / LOGGING_FILE).write_text(_LOGGING)
         # Settings may hold keys of a store, and any user can read a command line.

@@ -22,7 +22,7 @@ import lakestream
 from lakestream.pipeline.landing.rounds import JobFailed, Work
 from lakestream.pipeline.spark.java import find_java
 from lakestream.pipeline.spark.jvm import Jvm, SparkFailed, is_local
-from lakestream.process.temporary_folders import Scratch
+from lakestream.process.temporary_folders import TemporaryFolder
 from lakestream.process.umask import current_umask
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Spark:
         self.slots = max(int(session.sparkContext.defaultParallelism), 1)
         """How many tasks run at once."""
         self._jvm = jvm
-        self._folder = Scratch("package") if ship else None
+        self._folder = TemporaryFolder("package") if ship else None
         self._package = ""
         if self._folder is not None:
             made = pack_package(self._folder.path)

@@ -45,9 +45,8 @@ from lakestream.data.tables.stores.small_files import RecentFiles
 from lakestream.errors import Corrupt, Exists, LakestreamError, Missing, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.landed import LandedRange, Landing
+from lakestream.model.catalog.landed import HoldTopic, Land, LandedRange, Landing, NoteRemoved
 from lakestream.model.catalog.names import root_of
-from lakestream.model.catalog.tables import HoldTopic, Land, NoteRemoved
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
 from lakestream.pipeline.tables.failure import Failed

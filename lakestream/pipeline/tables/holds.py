@@ -7,7 +7,7 @@ import logging
 
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.tables import HoldTopic
+from lakestream.model.catalog.landed import HoldTopic
 
 log = logging.getLogger(__name__)
 

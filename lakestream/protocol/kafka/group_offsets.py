@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
-from lakestream.model.groups.group import Commit
+from lakestream.model.groups.group import CommittedOffset
 from lakestream.model.groups.offsets import CommitOffsets, CommitRow, DeleteOffsets
 from lakestream.model.reasons import Reason
 from lakestream.model.topics import Topic
@@ -44,7 +44,7 @@ NOT_KNOWN_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 NOTE_TOO_LARGE = code_of(Reason.NOTE_TOO_LARGE)
 BY_ID = 10
 """From this version on topics are named by their ids."""
-NOTHING = Commit(-1, -1, "", 0, 0)
+NOTHING = CommittedOffset(-1, -1, "", 0, 0)
 
 
 class GroupOffsetApis:
@@ -156,7 +156,7 @@ class GroupOffsetApis:
             group_id=group, topics=[await self._some(topic, commits, version >= BY_ID) for topic in topics]
         )
 
-    async def _everything(self, commits: dict[int, Commit]) -> list[OffsetFetchResponseTopic]:
+    async def _everything(self, commits: dict[int, CommittedOffset]) -> list[OffsetFetchResponseTopic]:
         streams = self._replica.state.streams.by_id
         topics: dict[bytes, OffsetFetchResponseTopic] = {}
         for number, (stream_id, commit) in enumerate(list(commits.items()), 1):
@@ -172,12 +172,12 @@ class GroupOffsetApis:
         return list(topics.values())
 
     async def _some(
-        self, asked: OffsetFetchRequestTopic, commits: dict[int, Commit], by_id: bool
+        self, asked: OffsetFetchRequestTopic, commits: dict[int, CommittedOffset], by_id: bool
     ) -> OffsetFetchResponseTopic:
         topic = self._topic(asked.topic_id if by_id else asked.name)
         streams = topic.streams if topic is not None else []
 
-        def found(partition: int) -> Commit | ErrorCode:
+        def found(partition: int) -> CommittedOffset | ErrorCode:
             if topic is None and by_id:
                 return ErrorCode.UNKNOWN_TOPIC_ID
             known = 0 <= partition < len(streams)
@@ -186,7 +186,7 @@ class GroupOffsetApis:
         return await self._answer(asked, found)
 
     async def _answer(
-        self, asked: OffsetFetchRequestTopic, found: Callable[[int], Commit | ErrorCode]
+        self, asked: OffsetFetchRequestTopic, found: Callable[[int], CommittedOffset | ErrorCode]
     ) -> OffsetFetchResponseTopic:
         answer = OffsetFetchResponseTopic(name=asked.name, topic_id=asked.topic_id)
         for some in chunks(asked.partition_indexes, TURN):
@@ -225,7 +225,7 @@ def _length(answer: OffsetFetchResponseGroup) -> int:
     return sum(len(topic.partitions) for topic in answer.topics)
 
 
-def offset_answer(partition: int, found: Commit | ErrorCode) -> OffsetFetchResponsePartition:
+def offset_answer(partition: int, found: CommittedOffset | ErrorCode) -> OffsetFetchResponsePartition:
     commit, code = (NOTHING, found) if isinstance(found, ErrorCode) else (found, ErrorCode.NONE)
     return OffsetFetchResponsePartition(
         partition_index=partition,

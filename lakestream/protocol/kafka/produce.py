@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.batches.check import check_batch
 from lakestream.model.batches.compression import MAX_DECOMPRESSED_BYTES
 from lakestream.model.batches.header import NO_TIMESTAMP, BatchInfo, Codec, Fault
@@ -26,7 +27,7 @@ from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.wire.fast_answers import Produced, encode_one_produced, encode_produce_response
 from lakestream.protocol.kafka.wire.fast_requests import ParsedProduce
 from lakestream.protocol.serving.slabs import Slab
-from lakestream.stream.appender import Answer, Appender, BatchRow
+from lakestream.stream.appender import Answer, Appender
 from lakestream.stream.batch_tables import ManyBatches
 from lakestream.stream.rules import Rules, TopicRules
 

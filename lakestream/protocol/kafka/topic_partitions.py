@@ -46,7 +46,9 @@ class TopicPartitionApis:
             return _all_refused(asked, TRY_AGAIN)
         by_name = self._replica.state.topics.by_name
         limit = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
-        names = await first_names(list(asked or by_name), cursor.topic_name, limit + 1)
+        # Topics that are not there take no room on the page: the next one that is there is behind all of them.
+        unknown = sum(name not in by_name for name in asked)
+        names = await first_names(list(asked or by_name), cursor.topic_name, limit + 1 + unknown)
         answer = DescribeTopicPartitionsResponse()
         for name in names:
             if limit == 0:

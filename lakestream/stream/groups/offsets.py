@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from lakestream.errors import Rejected
 from lakestream.metadata.replica import Replica
-from lakestream.model.groups.group import Commit, Group, GroupState, MemberRow
+from lakestream.model.groups.group import CommittedOffset, Group, GroupState, MemberRow
 from lakestream.model.groups.membership import DeleteGroup
 from lakestream.model.groups.offsets import CommitOffsets, DeleteOffsets
 from lakestream.model.levels import BOUNDED
@@ -69,7 +69,7 @@ class GroupOffsets:
         joining = room is not None and bool(room.joins) and self._replica.state.level >= BOUNDED
         return replace(body, joining=True) if joining else body
 
-    async def fetch(self, name: str) -> dict[int, Commit]:
+    async def fetch(self, name: str) -> dict[int, CommittedOffset]:
         """What the group committed, by stream; nothing for a group that nobody knows. Always current (L6)."""
         await self._replica.catch_up()
         self._coordinator.check_coordinates(name)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from lakestream.errors import LakestreamError
 from lakestream.model.batches.header import HEADER_SIZE, MAGIC, checksum, give_append_time, stamp
-from lakestream.model.batches.wal_object import HEADER_BYTES, MARK_EVERY_BYTES, Mark
+from lakestream.model.batches.wal_object import HEADER_BYTES, MARK_EVERY_BYTES, BatchMark
 from lakestream.model.streams import Entry, WalObject
 from lakestream.stream.housekeeping.merging import Merge
 
@@ -56,7 +56,7 @@ def reads_of(merge: Merge) -> list[tuple[WalObject, list[Copy]]]:
 
 
 def finish_batches(
-    body: bytearray, at: int, end: int, entry: Entry, offset: int, merged: bool, marks: list[Mark],
+    body: bytearray, at: int, end: int, entry: Entry, offset: int, merged: bool, marks: list[BatchMark],
     append_ms: int | None = None,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Check, stamp and mark some batches of an entry; where it stopped, the offset there, and how many they were.
@@ -81,7 +81,7 @@ def finish_batches(
             give_append_time(body, at, following - at, append_ms)
             timestamp = _FRAME(body, at)[5]
         if not marks or at - marks[-1].position >= MARK_EVERY_BYTES:
-            marks.append(Mark(offset, at, timestamp))
+            marks.append(BatchMark(offset, at, timestamp))
         elif timestamp > marks[-1].max_timestamp:
             marks[-1] = marks[-1]._replace(max_timestamp=timestamp)
         offset += last_delta + 1

@@ -15,7 +15,7 @@ from dataclasses import replace
 from lakestream.errors import Corrupt, Exists, Fenced, Missing, Retry, Unknown
 from lakestream.interfaces import Wal
 from lakestream.metadata.replica import Replica
-from lakestream.model.batches.wal_object import HEADER_BYTES, Mark, MergedSlice, header, merged_key, merged_tail
+from lakestream.model.batches.wal_object import HEADER_BYTES, BatchMark, MergedSlice, header, merged_key, merged_tail
 from lakestream.model.commands import MovedSlice, ReplaceEntries
 from lakestream.model.placement import leader_of
 from lakestream.model.reasons import No
@@ -282,7 +282,7 @@ class Mover:
         at, breath = HEADER_BYTES, 0
         for window in merge.windows:
             start, batches = at, 0
-            marks: list[Mark] = []
+            marks: list[BatchMark] = []
             for entry in window.entries:
                 merged = merge.sources[entry.object].kind == MERGED
                 end, offset = at + entry.length, entry.base

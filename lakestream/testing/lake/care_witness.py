@@ -8,7 +8,7 @@ import msgspec
 from lakestream.model.catalog.care import DONE, RequestCare, TellCare
 from lakestream.model.commands import ENVELOPE
 from lakestream.model.configs import TABLE_RETENTION
-from lakestream.model.reasons import No, Stranger
+from lakestream.model.reasons import No, NotInTurn
 from lakestream.model.state import Outcome, State
 from lakestream.testing.simulation.ledger import Violation
 
@@ -44,7 +44,7 @@ class CareWitness:
         self._kinds: dict[bytes, str] = {}
 
     def watch(self, command: bytes, outcome: Outcome, cells: Mapping[bytes, set[Cell]]) -> None:
-        if command[1] not in (RequestCare.KIND, TellCare.KIND) or isinstance(outcome, No | Stranger):
+        if command[1] not in (RequestCare.KIND, TellCare.KIND) or isinstance(outcome, No | NotInTurn):
             return
         if command[1] == RequestCare.KIND:
             asked = _REQUEST.decode(command[ENVELOPE.size :])

@@ -21,8 +21,8 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, unpack_progress
 from lakestream.data.tables.iceberg.summaries import CARE_KEY
 from lakestream.errors import Missing
-from lakestream.model.catalog.landed import LandedRange, Mark
-from lakestream.model.catalog.tables import CommitTables, NoteRemoved, TableChange
+from lakestream.model.catalog.landed import LandedMark, LandedRange, NoteRemoved
+from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.commands import ENVELOPE
 from lakestream.model.state import Outcome, State
 from lakestream.testing.lake.care_witness import CareWitness
@@ -252,7 +252,7 @@ def sums(cells: Iterable[Cell], hashes: dict[Cell, int]) -> Sums:
     return found
 
 
-def total(marks: Iterable[Mark]) -> tuple[int, int]:
+def total(marks: Iterable[LandedMark]) -> tuple[int, int]:
     known = list(marks)
     return sum(mark.records for mark in known), sum(mark.digest for mark in known) % 2**64
 

@@ -19,7 +19,7 @@ from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.batches.wal_object import merged_key, wal_key
 from lakestream.model.commands import ENVELOPE
 from lakestream.model.groups.offsets import CommitOffsets
-from lakestream.model.reasons import No, Stranger
+from lakestream.model.reasons import No, NotInTurn
 from lakestream.model.state import Outcome, State, apply, dump, load
 from lakestream.model.streams import MERGED, WalObject
 
@@ -148,7 +148,7 @@ class Auditor:
 
     def _watch_commits(self, command: bytes, outcome: Outcome) -> None:
         """Committed offsets never go back to an older generation, and in each a partition has one owner (L30)."""
-        if command[1] != CommitOffsets.KIND or isinstance(outcome, No | Stranger):
+        if command[1] != CommitOffsets.KIND or isinstance(outcome, No | NotInTurn):
             return
         body = _COMMIT.decode(command[ENVELOPE.size :])
         newest = self._generations.get(body.group, -1)

@@ -15,6 +15,7 @@ from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Rejected
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.commands import (
     AdvanceLogStart,
     AllocateProducerId,
@@ -30,7 +31,7 @@ from lakestream.model.reasons import No, Reason
 from lakestream.model.state import Outcome
 from lakestream.model.streams import Stream
 from lakestream.settings import Settings
-from lakestream.stream.appender import Answer, Appender, BatchRow, Submission
+from lakestream.stream.appender import Answer, Appender, Submission
 from lakestream.stream.cache import Cache
 from lakestream.stream.groups.coordinator import GroupCoordinator, agreed
 from lakestream.stream.groups.offsets import GroupOffsets

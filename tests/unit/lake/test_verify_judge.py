@@ -21,7 +21,7 @@ from lakestream.lake.verify.judge import judge_partition
 from lakestream.lake.verify.ledger import BUCKET_BITS, Cursor, Ledger
 from lakestream.lake.verify.ranges import RANGES_KEPT, Ranges
 from lakestream.lake.verify.report import Explanation, Finding, Kind, Report, TopicReport, Why, shown_ranges
-from lakestream.model.catalog.landed import Mark
+from lakestream.model.catalog.landed import LandedMark
 
 HASHES = 1 << 64
 EDGE = 1 << BUCKET_BITS
@@ -35,8 +35,8 @@ def digest(offsets: Sequence[int]) -> int:
     return sum(hash_of(offset) for offset in offsets) % HASHES
 
 
-def mark(start: int, end: int, time_ms: int = 5) -> Mark:
-    return Mark(start, end, end - start, digest(range(start, end)), time_ms)
+def mark(start: int, end: int, time_ms: int = 5) -> LandedMark:
+    return LandedMark(start, end, end - start, digest(range(start, end)), time_ms)
 
 
 def filled(offsets: Sequence[int], hashes: Sequence[int] | None = None, tag: int = 0, **how: int) -> Ledger:
@@ -57,7 +57,7 @@ def past(complete: bool = True, operation: str = "delete", removals: Ledger | No
 
 
 def judged(
-    ledger: Ledger, marks: Sequence[Mark], recorded: Sequence[Mark] = (), start: int = 0, own: bool = True,
+    ledger: Ledger, marks: Sequence[LandedMark], recorded: Sequence[LandedMark] = (), start: int = 0, own: bool = True,
     history: Past | None = None,
 ) -> Verdict:  # fmt: skip
     facts = PartitionFacts(topic="t", partition=0, log_start=start, marks=marks, recorded=recorded)
@@ -101,7 +101,7 @@ def test_a_row_that_is_another_one_is_a_change_and_its_range_is_named() -> None:
 
 
 def test_recorded_removals_explain_missing_rows_even_across_marks() -> None:
-    gone = Mark(45, 55, 4, digest([45, 47, 51, 54]), 77)
+    gone = LandedMark(45, 55, 4, digest([45, 47, 51, 54]), 77)
     rows = [one for one in range(100) if one not in (45, 47, 51, 54)]
     verdict = judged(filled(rows), [mark(0, 50), mark(50, 100)], [gone])
     assert verdict.findings == [] and verdict.proven == 96
@@ -194,7 +194,7 @@ def test_rows_below_the_log_start_may_go_but_do_not_hide_a_loss_above_it() -> No
 
 
 def test_offsets_that_never_were_records_are_explained() -> None:
-    sparse = Mark(0, 50, 48, digest([one for one in range(50) if one not in (8, 9)]), 5)
+    sparse = LandedMark(0, 50, 48, digest([one for one in range(50) if one not in (8, 9)]), 5)
     verdict = judged(filled([one for one in range(50) if one not in (8, 9)]), [sparse])
     assert verdict.findings == [] and [(one.why, one.rows) for one in verdict.explained] == [(Why.NO_RECORD, 2)]
 
@@ -209,7 +209,7 @@ def test_whatever_happens_to_rows_is_told_as_what_it_was(seed: int) -> None:
     fates = dict(enumerate(random.choices(kinds_of_fate, weights, k=edges[-1])))
     rows = {offset: hash_of(offset) for offset, fate in fates.items() if fate in ("keep", "change")}
     rows |= dict.fromkeys((offset for offset, fate in fates.items() if fate == "change"), 7)
-    recorded = [Mark(n, n + 1, 1, digest([n]), 1) for n, fate in fates.items() if fate == "record"]
+    recorded = [LandedMark(n, n + 1, 1, digest([n]), 1) for n, fate in fates.items() if fate == "record"]
     taken = [offset for offset, fate in fates.items() if fate == "take"]
     ledger = filled(list(rows), list(rows.values()), memory_rows=random.choice([100, 10_000]))
     removals = filled(taken, tag=tag_of(0, REMOVED))

@@ -10,7 +10,8 @@ from lakestream.data.tables.files.decode import decode_slices
 from lakestream.lake.verify.ledger import Ledger
 from lakestream.lake.verify.report import Finding, Kind
 from lakestream.lake.verify.stream import Compared, Extent, Unreadable, compare
-from lakestream.model.batches.records import Record, control_batch, encode_batch
+from lakestream.model.batches.records import Record, encode_batch
+from tests.support.reference_batches import control_batch
 
 
 class Stored:

@@ -12,7 +12,7 @@ import pytest
 from lakestream.data.tables.files.parquet import read_parquet
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.errors import Rejected
-from lakestream.model.catalog.tables import HoldTopic
+from lakestream.model.catalog.landed import HoldTopic
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.pipeline.care import caretaker as care_module
 from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker

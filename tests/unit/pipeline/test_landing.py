@@ -323,7 +323,7 @@ async def test_a_full_disk_makes_the_topic_wait_and_catch_up_by_itself(tmp_path:
 
 
 async def test_a_topic_held_by_others_lands_nothing_until_it_is_released_t2(tmp_path: Path) -> None:
-    from lakestream.model.catalog.tables import HoldTopic
+    from lakestream.model.catalog.landed import HoldTopic
 
     broker, pipeline, _ = await start_both(tmp_path)
     [stream] = await broker.topic("a")

@@ -16,7 +16,7 @@ from lakestream.cli import tables
 from lakestream.cli.main import cli
 from lakestream.cli.tables import AT_ONCE
 from lakestream.model.catalog.care import DONE, REQUESTS_MAX, NotePipeline, TellCare
-from lakestream.model.catalog.tables import HoldTopic
+from lakestream.model.catalog.landed import HoldTopic
 from lakestream.pipeline.care.caretaker import quiet
 from lakestream.protocol.http.server import HttpServer
 from tests.support.care_cluster import CareWorld, start_world

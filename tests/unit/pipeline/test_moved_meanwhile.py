@@ -15,7 +15,8 @@ from lakestream.data.tables.iceberg.reachable_files import reachable_from
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import Retry
 from lakestream.model.batches.header import HEADER
-from lakestream.model.catalog.tables import CommitTables, HoldTopic, TableChange
+from lakestream.model.catalog.landed import HoldTopic
+from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.commands import DeleteTopic
 from lakestream.pipeline.landing.driver import TICK_S, release_idle
 from lakestream.pipeline.tables.holds import HELD_BY_US

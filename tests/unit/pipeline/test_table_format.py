@@ -9,8 +9,7 @@ pytest.importorskip("pyarrow")
 
 from lakestream.data.tables.iceberg.live_files import LiveFiles
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.model.catalog.landed import LandedRange
-from lakestream.model.catalog.tables import Land
+from lakestream.model.catalog.landed import Land, LandedRange
 from lakestream.model.reasons import No, Reason
 from lakestream.pipeline.tables.failure import Failed
 from lakestream.pipeline.tables.iceberg_format import Append, Rewrite

@@ -15,7 +15,7 @@ from lakestream.model.batches import records as records_module
 from lakestream.model.batches.header import Codec
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.commands import AdvanceLogStart, DeleteTopic
-from lakestream.model.producers import AGAIN_MAX, Producer, Producers, Sequence
+from lakestream.model.producers import AGAIN_MAX, Producer, Producers, ProducerSequence
 from lakestream.model.reasons import Reason
 from lakestream.model.state import dump, load
 from lakestream.stream.appender import Answer, Submission
@@ -103,7 +103,7 @@ def test_only_so_many_partitions_that_are_gone_are_remembered_of_a_producer() ->
     producers = Producers()
     one = producers.by_id[1] = Producer()
     for n in range(AGAIN_MAX + 3):
-        one.streams[n] = Sequence(0)
+        one.streams[n] = ProducerSequence(0)
         producers.forget_streams({n: (f"t{n}", 0)})
     assert len(one.again) == AGAIN_MAX and not one.streams
     assert next(iter(one.again)) == ("t3", 0)

@@ -33,7 +33,7 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import (
     with_snapshot,
     without_snapshots,
 )
-from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
+from lakestream.data.tables.iceberg.snapshot_history import THINNED_TAG, SnapshotHistory, has_gaps, with_tag
 from lakestream.data.tables.iceberg.summaries import Changes, is_our_append, summary_after
 from lakestream.data.tables.iceberg.topic_table import CLEAN_UP, versions_max
 from lakestream.data.tables.stores.small_files import RecentFiles
@@ -58,6 +58,7 @@ class CommitDraft:
         self._sequence = self._metadata.last_sequence_number + 1
         # Engines refuse a snapshot that is older than the one before it, and a machine's clock may go back.
         before = max((head.timestamp_ms for head in self._metadata.snapshots[-1:]), default=0)
+        self._clock_ms = now_ms
         self._now_ms = max(now_ms, before, int(self._metadata.value("last-updated-ms", 0)))
         # Ids that begin with the time pack better, and a metadata file holds many of them.
         first = min(self._now_ms, ID_TIME_MAX) * ID_CHANCE
@@ -136,7 +137,7 @@ class CommitDraft:
         ending = f"1-{self._owner}" if self._owner else "1"
         list_path = f"{metadata.location}/metadata/snap-{self.snapshot_id}-{ending}.avro"
         self._files[list_path] = write_manifest_list(manifests, self.snapshot_id, parent, self._sequence, self._sync())
-        expired = to_expire(metadata, self._now_ms, protected, history=self._history if write_metadata else None)
+        expired = to_expire(metadata, self._clock_ms, protected, history=self._history if write_metadata else None)
         obsolete = self._unreachable(expired, manifests)
         snapshot: dict[str, Any] = {
             "snapshot-id": self.snapshot_id,
@@ -153,6 +154,7 @@ class CommitDraft:
         after, old_versions = with_snapshot(
             Table(self._table.metadata_location, base), change, self._now_ms, versions_max(metadata.properties)
         )
+        after = self._tagged(after, expired)
         location, data = "", after.encode()
         if write_metadata:
             location = self._next_place(after)
@@ -177,6 +179,7 @@ class CommitDraft:
         obsolete = self._unreachable(expired, manifests)
         limit = versions_max(metadata.properties)
         after, old_versions = without_snapshots(self._table, expired, self._now_ms, limit)
+        after = self._tagged(after, expired)
         location, data = "", after.encode()
         if write_metadata:
             location = self._next_place(after)
@@ -193,6 +196,12 @@ class CommitDraft:
             requirements=requirements(metadata),
             updates=({"action": "remove-snapshots", "snapshot-ids": sorted(expired)},),
         )
+
+    def _tagged(self, after: TableMetadata, expired: frozenset[int]) -> TableMetadata:
+        """With the tag that marks a history with gaps, which come and go with snapshots that expire."""
+        if self._history is None:
+            return after
+        return with_tag(after, has_gaps(after) if expired else THINNED_TAG in after.refs)
 
     def _next_place(self, after: TableMetadata) -> str:
         return metadata_uri(self._chance, after, _version_of(self._table.metadata_location) + 1)

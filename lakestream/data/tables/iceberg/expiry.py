@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lakestream.data.tables.iceberg.manifests.files import Manifest, ManifestFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, SnapshotHead, TableMetadata
-from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
+from lakestream.data.tables.iceberg.snapshot_history import THINNED_TAG, SnapshotHistory
 from lakestream.errors import Missing
 from lakestream.model.catalog.names import METADATA_SUFFIX, canonical, is_own_version, within
 
@@ -44,6 +44,8 @@ def to_expire(
         old += [pair for pair in history.to_thin(metadata.line, now_ms) if pair[0].snapshot_id in judged]
         removed = history.before_removal(metadata.line, now_ms)
         old += [(head, history.removed_ms) for head in removed if head.snapshot_id in judged]
+        beside = history.beside(metadata, now_ms)
+        old += [(head, history.removed_ms) for head in beside if head.snapshot_id in judged]
     # Neighbours that go for one reason go together: the same lists and manifests are read for them.
     going: dict[int, list[SnapshotHead]] = {}
     for head, since_ms in old:
@@ -61,7 +63,7 @@ def to_expire(
 def _staying(metadata: TableMetadata, now_ms: int, age_ms: int, whole_ms: int) -> set[int]:
     """Snapshots that branches and tags keep; of `main` only the newest, unless `main` itself keeps more."""
     least = _number(metadata, "history.expire.min-snapshots-to-keep", 1)
-    stay = {ref["snapshot-id"] for ref in metadata.refs.values()}
+    stay = {ref["snapshot-id"] for name, ref in metadata.refs.items() if name != THINNED_TAG}
     for name, ref in metadata.refs.items():
         if ref.get("type") == "branch":
             keep = int(ref.get("min-snapshots-to-keep") or least)

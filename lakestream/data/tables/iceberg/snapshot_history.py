@@ -8,11 +8,20 @@ the long history: the snapshots before it would keep rows on the disk that shoul
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-from lakestream.data.tables.iceberg.metadata.table_metadata import SnapshotHead
+from lakestream.data.tables.iceberg.metadata.table_metadata import SnapshotHead, TableMetadata
 from lakestream.data.tables.iceberg.summaries import OPTIMIZE
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+THINNED_TAG = "lakestream-thinned"
+"""A tag on our newest snapshot while the history has gaps; it keeps no snapshot.
+
+If `main` is the only reference, Iceberg's Java library (up to 1.9 at least) takes snapshots before a gap for commits
+that were rolled back: when it expires them, it deletes the files that they added, though the table still needs these.
+With a second reference it checks which files are needed.
+"""
+_FOREVER_MS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +67,13 @@ class SnapshotHistory:
             since_ms = max(since_ms, upto_ms)
         return since_ms, 0
 
+    def beside(self, metadata: TableMetadata, now_ms: int) -> list[SnapshotHead]:
+        """Snapshots that `main` was never at, such as staged ones: no part of the history, and may hold removed rows."""
+        on_line = {head.snapshot_id for head in metadata.line}
+        since_ms = now_ms - max(self.removed_ms, self.all_ms)
+        aside = (head for head in metadata.snapshots if on_line and head.snapshot_id not in on_line)
+        return [head for head in aside if head.timestamp_ms < since_ms]
+
     def before_removal(self, line: Sequence[SnapshotHead], now_ms: int) -> Sequence[SnapshotHead]:
         """Snapshots that still have rows which were removed more than `removed_ms` ago."""
         for place in reversed(range(len(line))):
@@ -66,12 +82,36 @@ class SnapshotHistory:
         return ()
 
 
+def with_tag(metadata: TableMetadata, thinned: bool) -> TableMetadata:
+    """With the tag on the newest snapshot, or without the tag."""
+    refs: dict[str, Any] = {name: ref for name, ref in metadata.refs.items() if name != THINNED_TAG}
+    if thinned:
+        at = metadata.current_snapshot_id
+        refs[THINNED_TAG] = {"snapshot-id": at, "type": "tag", "max-ref-age-ms": _FOREVER_MS}
+    return metadata if refs == metadata.refs else metadata.with_refs(refs)
+
+
+def has_gaps(metadata: TableMetadata) -> bool:
+    """Whether snapshots are kept that `main` does not lead back to."""
+    return len(metadata.ancestors(metadata.current_snapshot_id)) < len(metadata.snapshots)
+
+
 def is_ours(head: SnapshotHead) -> bool:
     return head.told.ranges is not None or head.told.care is not None
 
 
 def takes_rows(head: SnapshotHead) -> bool:
-    """Whether this snapshot may have removed rows. A rewrite by another engine did not: it was judged before."""
+    """Whether this snapshot may have removed rows. A rewrite by another engine was judged before.
+
+    Rows that were deleted by position are removed by the rewrite that leaves them out: the snapshots before it still
+    lead to the files that have them.
+    """
+    if _count(head.told.deleted_records) > _count(head.told.added_records):
+        return True
     if head.told.care is not None:
         return head.told.care != OPTIMIZE
     return head.told.operation not in ("append", "replace")
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0

@@ -25,6 +25,7 @@ from lakestream.data.tables.iceberg.metadata.files import MetadataFiles
 from lakestream.data.tables.iceberg.metadata.view_metadata import parse_view, render_view
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.interfaces import Clock
+from lakestream.metadata.cluster_clock import ClusterClock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import SEPARATOR, Warehouse, name_problem, namespace_problem
 from lakestream.model.catalog.tables import TableKey
@@ -92,7 +93,7 @@ def catalog_app(
     """The catalog over one store, which holds the warehouse; `defaults` are settings handed to clients."""
     files = MetadataFiles(store, random)
     places = Places(warehouse, lambda: replica.state.catalog.homes())
-    drafting = Drafting(store, files, places, clock, random)
+    drafting = Drafting(store, files, places, ClusterClock(replica, clock), random)
     views = Views(replica, files, places, clock, random)
     api = CatalogApi(Namespaces(replica), Tables(replica, drafting, files), views, defaults or {})
     routes = [Route(path, answered(handler), methods=[method]) for method, path, handler in api.routes()]

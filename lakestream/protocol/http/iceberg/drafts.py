@@ -45,6 +45,7 @@ from lakestream.model.catalog.names import (
     within,
 )
 from lakestream.model.catalog.tables import CatalogTable, TableChange, TableKey
+from lakestream.model.cluster_time import JUMP_MS
 from lakestream.protocol.http.iceberg.errors import no_such_table
 from lakestream.protocol.http.iceberg.places import Places
 
@@ -184,7 +185,7 @@ class Drafting:
         now_ms = max(self._clock.wall_ms(), base["last-updated-ms"])
         metadata = apply_updates(base, request.updates, now_ms, table.location)
         if table.topic_id:
-            self._judge_stream(base, metadata)
+            self._judge_stream(base, metadata, now_ms)
         else:
             self._judge_own(base, metadata, (base["location"], root_of(table.location)))
             if metadata["location"] != base["location"]:
@@ -218,7 +219,7 @@ class Drafting:
         if self._store.list(f"{location.rstrip('/')}/"):
             raise Invalid(f"the location {location} has files already, and would be the table's own by its uuid")
 
-    def _judge_stream(self, base: Json, metadata: Json) -> None:
+    def _judge_stream(self, base: Json, metadata: Json, now_ms: int) -> None:
         """T13."""
         for name, place in self._new_paths(base["properties"], metadata["properties"]):
             if path_below(base["location"], f"{place}/files") is None:
@@ -226,7 +227,10 @@ class Drafting:
         moved = judge_metadata(base, metadata)
         known = {snapshot["snapshot-id"] for snapshot in base["snapshots"]}
         head = main_of(metadata) if moved else None
-        aside = [one for one in metadata["snapshots"] if one["snapshot-id"] not in known | {head}]
+        made = [one for one in metadata["snapshots"] if one["snapshot-id"] not in known]
+        if any(one["timestamp-ms"] > now_ms + JUMP_MS for one in made):
+            raise Refused("a snapshot is more than an hour ahead of the cluster: look at the clock of who made it")
+        aside = [one for one in made if one["snapshot-id"] != head]
         if not moved and not aside:
             return
         # Arrow is loaded only when somebody else commits to a stream.

@@ -18,8 +18,8 @@ from lakestream.protocol.kafka.groups import ALL_OPERATIONS, GroupApis
 from lakestream.protocol.kafka.messages import groups as outside
 from lakestream.protocol.kafka.messages import membership, offsets
 from lakestream.protocol.kafka.wire import apis, codec, framing
+from tests.support.counted_turns import turns_beside
 from tests.support.group_brokers import GroupBroker, GroupCluster, rest
-from tests.turns import turns_beside
 
 T_ID = b"t".ljust(16, b".")
 

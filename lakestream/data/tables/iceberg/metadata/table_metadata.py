@@ -28,6 +28,8 @@ class SummaryHead(msgspec.Struct, frozen=True, gc=False):
     operation: str | None = None
     ranges: str | None = msgspec.field(default=None, name="lakestream.ranges")
     care: str | None = msgspec.field(default=None, name="lakestream.care")
+    added_records: str | None = msgspec.field(default=None, name="added-records")
+    deleted_records: str | None = msgspec.field(default=None, name="deleted-records")
 
 
 NO_SUMMARY = SummaryHead()
@@ -121,6 +123,11 @@ class TableMetadata:
     def with_lists(self, lists: Mapping[str, list[msgspec.Raw]], known: Mapping[str, Any]) -> "TableMetadata":
         """With other lists, whose items are carried as they are: copied once, when the file is written."""
         return TableMetadata({**self.fields, **lists}, known)
+
+    def with_refs(self, refs: Mapping[str, Any]) -> "TableMetadata":
+        """With other branches and tags, and the same snapshots."""
+        known = {name: getattr(self, name) for name in ("raw_snapshots", "snapshots", "raw_log", "log_ids")}
+        return self.replaced({"refs": refs}, known)
 
     # -- what everybody asks for --------------------------------------------------------------------------------------
 
@@ -266,6 +273,8 @@ def with_snapshot(
     }
     if change.properties:
         values["properties"] = {**before.properties, **change.properties}
+    if change.expired:
+        values |= _statistics_after(before, change.expired)
     after = before.replaced(values).with_lists(
         {"snapshots": raw_snapshots, "snapshot-log": raw_log},
         {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
@@ -284,7 +293,7 @@ def without_snapshots(
     values = {
         "last-updated-ms": max(now_ms, int(before.value("last-updated-ms", 0))),
         "metadata-log": versions[-keep_versions:],
-        "statistics": [each for each in before.value("statistics") or [] if each["snapshot-id"] not in expired],
+        **_statistics_after(before, expired),
     }
     raw_log, log_ids = _log_after(before, expired)
     after = before.replaced(values).with_lists(
@@ -292,6 +301,13 @@ def without_snapshots(
         {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
     )
     return after, [version["metadata-file"] for version in versions[:-keep_versions]]
+
+
+def _statistics_after(before: TableMetadata, expired: frozenset[int]) -> dict[str, Any]:
+    """What engines have counted goes with the snapshot that they counted."""
+    names = ("statistics", "partition-statistics")
+    told = {name: before.value(name) for name in names}
+    return {name: [one for one in all_ if one["snapshot-id"] not in expired] for name, all_ in told.items() if all_}
 
 
 def _version(table: Table) -> dict[str, Any]:
