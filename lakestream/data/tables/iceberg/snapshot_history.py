@@ -68,7 +68,7 @@ class SnapshotHistory:
         return since_ms, 0
 
     def beside(self, metadata: TableMetadata, now_ms: int) -> list[SnapshotHead]:
-        """Snapshots that `main` was never at, such as staged ones: no part of the history, and may hold removed rows."""
+        """Snapshots that `main` was never at, such as staged ones: no history, and may hold removed rows."""
         on_line = {head.snapshot_id for head in metadata.line}
         since_ms = now_ms - max(self.removed_ms, self.all_ms)
         aside = (head for head in metadata.snapshots if on_line and head.snapshot_id not in on_line)
