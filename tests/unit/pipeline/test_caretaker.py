@@ -340,14 +340,14 @@ async def test_what_repair_finds_wrong_is_said(world: CareWorld) -> None:
     stream = state.streams.by_id[state.topics.by_name["a"].streams[0]]
     stream.landed -= 1
     found = diagnose(world.pipeline.tables, state, stream.topic, bound)
-    assert found.told() == "partition 0: the table has landed 10, the state says 9"
+    assert found.text() == "partition 0: the table has landed 10, the state says 9"
     stream.landed += 1
     assert diagnose(world.pipeline.tables, state, stream.topic, bound).healthy
     [lost] = world.files("a")
     world.pipeline.store.delete([lost])
-    assert "1 data files with 20 rows are lost" in diagnose(world.pipeline.tables, state, stream.topic, bound).told()
+    assert "1 data files with 20 rows are lost" in diagnose(world.pipeline.tables, state, stream.topic, bound).text()
     world.pipeline.store.delete([bound.location])
-    assert "restore it from a backup" in diagnose(world.pipeline.tables, state, stream.topic, bound).told()
+    assert "restore it from a backup" in diagnose(world.pipeline.tables, state, stream.topic, bound).text()
     assert topic_id == stream.topic.id
 
 

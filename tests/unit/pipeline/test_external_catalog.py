@@ -433,6 +433,6 @@ async def test_c10_a_forged_metadata_log_leads_the_clean_up_to_no_file_of_others
     register(world, location.replace(".metadata.json", "-x.metadata.json"), forged)
     await world.fill(stream)
     assert await world.land() == 0
-    await world.pipeline.lander.delete_obsolete(0.0)
+    await world.pipeline.tables.delete_obsolete(0.0)
     assert len(world.table().metadata.metadata_log) < len(older), "entries were pushed out of the log"
     assert [path for path in (wal, *rows) if not path.exists()] == []
