@@ -288,7 +288,7 @@ def test_a_check_that_takes_longer_than_metadata_files_are_kept_finds_nothing_wr
         for _ in range(METADATA_VERSIONS + 1):
             world.append("long", 0, plain_records(1, "later"))
             world.land()
-        world.call(world.lander.delete_obsolete(600.0))
+        world.call(world.tables.delete_obsolete(600.0))
         assert not world.path(began).exists()
         return found
 
