@@ -17,12 +17,13 @@ from bench.figures import Figure, at_most
 from bench.yard import Yard
 from lakestream.data.memory import MemoryWal
 from lakestream.data.tables.files.file_stats import FileStats, Run
-from lakestream.data.tables.iceberg.committer import Commit, Committer
+from lakestream.data.tables.iceberg.commit import Commit
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.expiry import AGE_PROPERTY
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.names import is_metadata_file
-from lakestream.data.tables.iceberg.progress import Range
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.progress import OffsetRange
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.iceberg.summaries import CARE_KEY, OPTIMIZE
 from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER, new_topic_table
 from lakestream.testing.lake.table_store import MemoryTables
@@ -94,7 +95,7 @@ class CountedTables(MemoryTables):
 class Topic:
     """A topic that lands in one round after the other, and whose small files are joined."""
 
-    history: History = field(default_factory=History)
+    history: SnapshotHistory = field(default_factory=SnapshotHistory)
     store: CountedTables = field(default_factory=CountedTables)
     now_ms: int = NOW_MS
     commits: int = 0
@@ -126,7 +127,7 @@ class Topic:
         self.now_ms += step_ms
         rows = RECORDS + self.chance.randrange(-RECORDS // 2, RECORDS // 2)
         file = self._file(0, rows)
-        landed = Range(0, self._offset, self._offset + rows)
+        landed = OffsetRange(0, self._offset, self._offset + rows)
         self._offset += rows
         now_ms = self.now_ms + self.chance.randrange(JITTER_MS)
         self._won(self.committer.append(self.table, [file], [landed], now_ms=now_ms))

@@ -40,9 +40,11 @@ from lakestream.pipeline.landing.driver import Driver, sources_of
 from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits, choose, divide
-from lakestream.pipeline.landing.tasks import Places, describe, pack_task
+from lakestream.pipeline.landing.sweeper import Sweeper
+from lakestream.pipeline.landing.tasks import RoundPlaces, describe, pack_task
 from lakestream.pipeline.landing.worker import land_task
 from lakestream.pipeline.spark.session import Spark
+from lakestream.pipeline.tables.topic_tables import TopicTables, open_tables
 from lakestream.process.clock import SystemClock
 from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
@@ -69,7 +71,7 @@ class World:
 
     replica: Replica
     appender: Appender
-    lander: Lander
+    tables: TopicTables
     driver: Driver
     root: str
 
@@ -83,9 +85,10 @@ class World:
         await Membership(replica, clock, random, about, Timing()).join()
         root = f"file://{folder}"
         place = Warehouse(warehouse_uri(root, replica.state.cluster))
-        lander = Lander(replica, open_table_store(root), lambda: place, clock, random)
-        driver = Driver(replica, lander, spark, clock, Freshness(FreshnessLimits()), LIMITS, root)
-        return cls(replica, Appender(replica, wal, Cache(1 << 20), clock, AppendLimits()), lander, driver, root)
+        tables = open_tables(replica, open_table_store(root), lambda: place, clock, random)
+        lander, sweeper = Lander(replica, tables), Sweeper(replica, tables)
+        driver = Driver(replica, lander, sweeper, spark, clock, Freshness(FreshnessLimits()), LIMITS, root)
+        return cls(replica, Appender(replica, wal, Cache(1 << 20), clock, AppendLimits()), tables, driver, root)
 
     async def topic(self, name: str, partitions: int) -> list[int]:
         topic_id = name.encode().ljust(16, b".")
@@ -123,7 +126,7 @@ class World:
         works = choose(state, [state.topics.by_name[topic].id], RoundLimits(round_bytes=1 << 40))
         sources = sources_of(state.cluster, state.streams.objects, works)
         folders = {work.topic_id: f"{self.root}/plain/{topic}-{time.monotonic_ns()}" for work in works}
-        places = Places(self.root, sources, folders, {})
+        places = RoundPlaces(self.root, sources, folders, {})
         shares = divide(works, 2, LIMITS)
         return [pack_task(describe(number, share, places)) for number, share in enumerate(shares)]
 
@@ -189,7 +192,7 @@ async def _measure(folder: Path, rounds: int, beside: Beside | None = None) -> l
             ]
             for size in SIZES:
                 figures += await throughput(world, pool, size, rounds, beside)
-            world.lander.close()
+            world.tables.close()
             await world.replica.stop()
         finally:
             await asyncio.to_thread(spark.stop)

@@ -25,8 +25,8 @@ from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.data.tables.iceberg.progress import Range
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.progress import OffsetRange
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.iceberg.summaries import CARE_KEY
 from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER, new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
@@ -67,7 +67,7 @@ def commit_times(folder: Path, care: bool = False) -> tuple[float, float]:
     With `care` small files are rewritten as the caretaker does it, so that the past has other snapshots than appends.
     """
     store = FolderTableStore(folder)
-    committer = Committer(store, random.Random(1), history=History())
+    committer = Committer(store, random.Random(1), history=SnapshotHistory())
     old = Committing(store, committer, "old", care)
     for _ in range(COMMITS):
         old.commit()
@@ -98,7 +98,7 @@ class Committing:
         """Milliseconds from the table's name in the catalog to the new metadata file."""
         number = self._number
         self._number += 1
-        ranges = [Range(partition, 100 * number, 100 * number + 100) for partition in range(PARTITIONS)]
+        ranges = [OffsetRange(partition, 100 * number, 100 * number + 100) for partition in range(PARTITIONS)]
         cells = [(each.partition, each.start, each.end) for each in ranges]
         file = data_file(self._store, self._table, number, cells, 100)
         started = time.perf_counter()
@@ -137,7 +137,7 @@ def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> t
     for number in range(files):
         ranges = [(partition, rows * number, rows * number + rows) for partition in range(PARTITIONS)]
         file = data_file(store, table, number, ranges, value_bytes)
-        landed = [Range(*each) for each in ranges]
+        landed = [OffsetRange(*each) for each in ranges]
         table = committer.append(table, [file], landed, now_ms=NOW_MS + number * ROUND_MS).table
     committer.close()
     recent = SmallFiles(store)

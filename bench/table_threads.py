@@ -20,7 +20,7 @@ import numpy as np
 from bench.table_commits import NOW_MS, create_table, data_file, stream_rows
 from lakestream.data.tables.files.parquet import FileWriter
 from lakestream.data.tables.iceberg.committer import Committer
-from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.progress import OffsetRange
 from lakestream.data.tables.reading.footers import read_footer, read_group
 from lakestream.data.tables.reading.table_readers import TableReaders, TableReadLimits
 from lakestream.data.tables.stores.small_files import SmallFiles
@@ -112,7 +112,7 @@ async def _read_ahead(store: FolderTableStore) -> None:
     committer = Committer(store, random.Random(1))
     table = create_table(committer, store, "replayed")
     file = data_file(store, table, 0, [(0, 0, GROUPS * ROWS)], VALUE_BYTES)
-    table = committer.append(table, [file], [Range(0, 0, GROUPS * ROWS)], now_ms=NOW_MS).table
+    table = committer.append(table, [file], [OffsetRange(0, 0, GROUPS * ROWS)], now_ms=NOW_MS).table
     committer.close()
     spent: dict[int, list[float]] = {0: [], 8: []}
     for _ in range(TURNS):

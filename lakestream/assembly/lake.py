@@ -161,7 +161,7 @@ def _options_elsewhere(settings: Settings) -> dict[str, str]:
     """The options of object stores in which another catalog placed tables. Only such a catalog imports PyIceberg."""
     if not settings.catalog:
         return {}
-    from lakestream.data.tables.iceberg.other_catalog import address_of
+    from lakestream.data.tables.iceberg.pyiceberg_catalog import address_of
 
     address = address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties)
     return store_options(address.all_properties()) if address is not None else {}

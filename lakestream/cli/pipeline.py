@@ -45,15 +45,15 @@ def pipeline(
     spark_conf = {**conf_in(conf_file), **pairs(conf, "--conf")}
     secrets = [*known_secrets(settings, os.environ), *secrets_in(spark_conf)]
     logs.configure(settings.log_level, settings.log_format, {"pipeline": master}, secrets=secrets)
-    from lakestream.data.tables.iceberg.other_catalog import address_of
-    from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, History
-    from lakestream.pipeline.care.caretaker import Schedule
+    from lakestream.data.tables.iceberg.pyiceberg_catalog import address_of
+    from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, SnapshotHistory
+    from lakestream.pipeline.care.caretaker import CareSchedule
     from lakestream.pipeline.care.plan import CareLimits
     from lakestream.pipeline.landing.freshness import FreshnessLimits
-    from lakestream.pipeline.service import MEMBER_ID, Options
+    from lakestream.pipeline.service import MEMBER_ID, ServiceOptions
     from lakestream.pipeline.spark.java import NoJava
 
-    options = Options(
+    options = ServiceOptions(
         root=data_uri(settings),
         master=master,
         member_id=MEMBER_ID if member_id is None else member_id,
@@ -66,8 +66,8 @@ def pipeline(
             large_bytes=settings.table_file_bytes // 2,
             task_bytes=max(settings.table_file_bytes // 2, 64 << 20),
         ),
-        schedule=Schedule(enabled=settings.table_care, others_ms=settings.table_orphans_ms),
-        history=History(
+        schedule=CareSchedule(enabled=settings.table_care, others_ms=settings.table_orphans_ms),
+        history=SnapshotHistory(
             all_ms=settings.table_history_ms,
             tiers=(
                 (settings.table_history_minutes_ms, MINUTE_MS),

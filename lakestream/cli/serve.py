@@ -51,7 +51,7 @@ def check_catalog(settings: Settings) -> None:
     allowed_locations(settings)
     if not (settings.tables and settings.catalog):
         return
-    from lakestream.data.tables.iceberg.other_catalog import address_of
+    from lakestream.data.tables.iceberg.pyiceberg_catalog import address_of
 
     address = address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties)
     if address is not None and not address.all_properties().keys() & {"uri", "type", "py-catalog-impl"}:

@@ -51,7 +51,7 @@ def verify(topics: tuple[str, ...], no_grace: bool, address: str | None, bootstr
 async def _verify(bootstrap: str, address: str | None, topics: tuple[str, ...], graces: bool) -> Any:
     from lakestream.lake.verify.checker import Checker, CheckOptions
     from lakestream.lake.verify.objects import Ownership
-    from lakestream.pipeline.care.sweep import candidates, round_of
+    from lakestream.pipeline.landing.round_names import candidates, round_of
 
     ownership = Ownership(lambda uri: round_of(uri) is not None, candidates)
     options = CheckOptions(now_ms=SystemClock().wall_ms(), graces=graces)

@@ -13,7 +13,7 @@ import pytest
 from lakestream.data.tables.files.parquet import FileWriter
 from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.manifests.files import NewFile
-from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.progress import OffsetRange
 from lakestream.data.tables.iceberg.topic_table import new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.stores.small_files import SmallFiles
@@ -137,7 +137,7 @@ def test_a_table_is_committed_to_and_read_back(store: TableStore) -> None:
         data = sink.getvalue().to_pybytes()
         store.put(uri, data)
         file = NewFile(stats=replace(stats, bytes=len(data)))
-        table = committer.append(table, [file], [Range(0, start, start + 10)], now_ms=NOW_MS + start).table
+        table = committer.append(table, [file], [OffsetRange(0, start, start + 10)], now_ms=NOW_MS + start).table
     files = SmallFiles(store)
     found = TableReader(store, files, ReadCaches(), lambda: table.metadata_location).read_rows(0, 0, 100, 10**6)
     assert found.rows.combine_chunks().equals(make_rows([(0, offset) for offset in range(100)]))

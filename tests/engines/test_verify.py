@@ -22,7 +22,7 @@ from lakestream.lake.verify.plan import PlannedFile
 from lakestream.model.batches.records import Record
 from lakestream.model.catalog.landed import LandedRange, NoteRemoved
 from lakestream.model.commands import AdvanceLogStart
-from lakestream.pipeline.landing.freshness import ENABLED
+from lakestream.pipeline.tables.waiting import ENABLED
 from tests.support.forged_tables import TopicLake, all_rows
 from tests.support.iceberg_tables import OtherEngine
 from tests.support.verified_broker import TIME_MS, Checked, VerifyWorld, plain_records, verify_world
@@ -288,7 +288,7 @@ def test_a_check_that_takes_longer_than_metadata_files_are_kept_finds_nothing_wr
         for _ in range(METADATA_VERSIONS + 1):
             world.append("long", 0, plain_records(1, "later"))
             world.land()
-        world.call(world.lander.delete_obsolete(600.0))
+        world.call(world.tables.delete_obsolete(600.0))
         assert not world.path(began).exists()
         return found
 

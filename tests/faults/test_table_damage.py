@@ -148,7 +148,7 @@ async def test_a_pipeline_that_cannot_read_a_tables_metadata_holds_the_topic_alo
 async def test_a_topic_whose_work_fails_in_an_unforeseen_way_does_not_stop_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committer = world.pipeline.lander._committer
+    committer = world.pipeline.tables.format.committer
     append = committer.append
 
     def stumble(table: object, *args: object, **more: object) -> object:

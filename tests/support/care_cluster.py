@@ -16,7 +16,7 @@ from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.metrics import Metrics
 from lakestream.model.streams import Stream
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.landing.rounds import Engine
@@ -110,13 +110,13 @@ def holds(pipeline: TestPipeline, topic: str) -> dict[int, tuple[int, int]]:
 
 
 def caretaker(
-    pipeline: TestPipeline, folder: Path, limits: CareLimits | None = None, schedule: Schedule | None = None
+    pipeline: TestPipeline, folder: Path, limits: CareLimits | None = None, schedule: CareSchedule | None = None
 ) -> Caretaker:
     """One that looks for orphans at once, if nothing else is said."""
     limits = limits or CareLimits()
     jobs = care_jobs(pipeline, folder, limits)
-    schedule = schedule or Schedule(orphans_first_s=0.0)
-    return Caretaker(pipeline.replica, pipeline.lander, jobs, SystemClock(), limits, schedule)
+    schedule = schedule or CareSchedule(orphans_first_s=0.0)
+    return Caretaker(pipeline.replica, pipeline.tables, jobs, SystemClock(), Random(6), limits, schedule)
 
 
 async def start_world(folder: Path, engine: Engine | None = None) -> CareWorld:
@@ -140,9 +140,7 @@ async def start_world(folder: Path, engine: Engine | None = None) -> CareWorld:
 
 def care_jobs(pipeline: TestPipeline, folder: Path, limits: CareLimits | None = None) -> CareJobs:
     driver = pipeline.driver
-    return CareJobs(
-        pipeline.lander, driver, driver._engine, SystemClock(), limits or CareLimits(), f"file://{folder}"
-    )
+    return CareJobs(pipeline.tables, driver, driver._engine, limits or CareLimits(), f"file://{folder}")
 
 
 async def quiet(_: str) -> None:

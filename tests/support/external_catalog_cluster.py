@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 from lakestream.data.folder import FolderWal
-from lakestream.data.tables.iceberg.other_catalog import CatalogAddress
+from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogAddress
 from lakestream.data.tables.stores.routed_store import RoutedStore, external_roots, store_options
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.metadata.stores.memory import MemoryLogStore
@@ -91,9 +91,9 @@ class OutsideWorld:
 
     async def follow(self) -> None:
         """Look at every table once, as the pipeline does every few seconds, and let the broker know."""
-        follower = self.pipeline.lander._follower
-        assert follower is not None
-        await follower.follow()
+        watch = self.pipeline.tables.catalogs._watch
+        assert watch is not None
+        await watch.look_at_all()
         await self.broker.replica.catch_up()
 
     def proven(self, topic: str = "orders", pipeline: TestPipeline | None = None) -> bool:
@@ -160,7 +160,5 @@ async def landed_stream(world: OutsideWorld) -> Stream:
 
 
 def tools_of(pipeline: TestPipeline) -> Tools:
-    lander = pipeline.lander
-    return Tools(
-        pipeline.replica, pipeline.store, lander._committer, lander._clock, lander._random, lander._outside
-    )
+    own = pipeline.tables.catalogs.own
+    return Tools(pipeline.replica, pipeline.tables, own._clock, own._random)

@@ -42,7 +42,9 @@ from lakestream.pipeline.landing.driver import Driver
 from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits
-from lakestream.pipeline.landing.rounds import Here
+from lakestream.pipeline.landing.rounds import LocalEngine
+from lakestream.pipeline.landing.sweeper import Sweeper
+from lakestream.pipeline.tables.topic_tables import open_tables
 from lakestream.process.clock import SystemClock
 from lakestream.settings import Settings, data_uri
 from lakestream.stream.submissions import Submission
@@ -120,18 +122,19 @@ class VerifyWorld:
         await replica.start()
         await membership.join()
         root = data_uri(self.settings)
-        self.lander = Lander(
+        self.tables = open_tables(
             replica, self.store, lambda: Warehouse(warehouse_uri(root, replica.state.cluster)), clock, random
         )
         freshness = Freshness(FreshnessLimits())
-        self.driver = Driver(replica, self.lander, Here(), clock, freshness, RoundLimits(), root)
+        lander, sweeper = Lander(replica, self.tables), Sweeper(replica, self.tables)
+        self.driver = Driver(replica, lander, sweeper, LocalEngine(), clock, freshness, RoundLimits(), root)
         membership.settled = self.driver.settled
         self.beating = asyncio.ensure_future(membership.run())
         self.ready.set()
 
     async def leave(self) -> None:
         self.beating.cancel()
-        self.lander.close()
+        self.tables.close()
         await self.replica.stop()
         self.broker.stop()
 

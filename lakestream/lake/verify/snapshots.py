@@ -16,7 +16,7 @@ import numpy as np
 from lakestream.data.tables.foreign.allowed_changes import Refused
 from lakestream.data.tables.foreign.rows import Contents, File, contents
 from lakestream.data.tables.iceberg.metadata.table_metadata import SnapshotHead, TableMetadata
-from lakestream.data.tables.iceberg.snapshots_since import since, waits
+from lakestream.data.tables.iceberg.snapshots_since import needs_comparison, unaccounted_snapshots
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing
 from lakestream.lake.verify.facts import CAME_BACK, CHANGED, REMOVED, SnapshotEffects, SnapshotNote, tag_of
@@ -29,12 +29,12 @@ def snapshot_effects(
     progress: Callable[[int], None] = lambda _: None,
 ) -> SnapshotEffects:  # fmt: skip
     """The rows that all snapshots since then removed and changed. Raises Retry."""
-    chain = since(metadata, accounted)
+    chain = unaccounted_snapshots(metadata, accounted)
     by_id = {head.snapshot_id: head for head in metadata.snapshots}
     removals, notes, complete = Ledger(), list[SnapshotNote](), chain.complete
     for head in chain.heads:
         summary = metadata.summary(head.snapshot_id)
-        if not waits(summary, outside=external):
+        if not needs_comparison(summary, external=external):
             continue
         parent = by_id.get(head.parent_snapshot_id) if head.parent_snapshot_id is not None else None
         if parent is None and (head.parent_snapshot_id is not None or accounted):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
-from lakestream.data.tables.iceberg.snapshots_since import runs, since
+from lakestream.data.tables.iceberg.snapshots_since import runs_to_compare, unaccounted_snapshots
 from lakestream.model.catalog.care import DONE
 from lakestream.model.catalog.names import root_of
 from lakestream.model.topics import Topic
@@ -106,8 +106,8 @@ def _judge_accounts(cluster: LakeCluster, topics: Sequence[bytes]) -> None:
     for topic_id in topics:
         landing, watched = cluster.auditor.state.catalog.landings[topic_id], cluster.witness.watched[topic_id]
         metadata = TableMetadata.parse(cluster.tables.get(watched.location))
-        past = since(metadata, landing.accounted)
-        if others := runs(past, metadata, landing.accounted, outside=False):
+        unaccounted = unaccounted_snapshots(metadata, landing.accounted)
+        if others := runs_to_compare(unaccounted, metadata, landing.accounted, external=False):
             raise Violation(f"snapshots of other engines are not accounted for: {others}")
 
 

@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 
 from lakestream.data.tables.conditions.condition import Condition, check_condition
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Timing
@@ -20,7 +20,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import Warehouse, warehouse_uri
 from lakestream.model.commands import Register
 from lakestream.model.levels import NEWEST
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.tasks import unpack_care_task
@@ -30,15 +30,18 @@ from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits
 from lakestream.pipeline.landing.rounds import JobFailed, Work
+from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.landing.tasks import unpack_task
 from lakestream.pipeline.landing.worker import land_in
 from lakestream.pipeline.service import MEMBER_ID, ROLE, OneAtATime
+from lakestream.pipeline.tables.iceberg_format import IcebergFormat
+from lakestream.pipeline.tables.topic_tables import open_tables
 from lakestream.testing.simulation.ledger import Violation
 from lakestream.testing.simulation.threads import wait_for
 
 SLOW_S = (0.3, 1.0, 3.0)
 GRACE_S = 2.0
-QUICK_HISTORY = History(all_ms=700, tiers=((2_000, 200), (6_000, 1_000)), removed_ms=1_500)
+QUICK_HISTORY = SnapshotHistory(all_ms=700, tiers=((2_000, 200), (6_000, 1_000)), removed_ms=1_500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +67,8 @@ class PipelineOptions:
     """The member id of each process: two processes with one id take it over from each other."""
     engine: EngineFaults = EngineFaults()
     care: CareLimits = field(default_factory=CareLimits)
-    schedule: Schedule = field(default_factory=Schedule)
-    history: History = QUICK_HISTORY
+    schedule: CareSchedule = field(default_factory=CareSchedule)
+    history: SnapshotHistory = QUICK_HISTORY
 
 
 class QuickDriver(Driver):
@@ -88,6 +91,8 @@ class PipelineClasses:
     """The classes of the parts: a test that breaks a rule on purpose passes a class of its own."""
 
     lander: type[Lander] = Lander
+    sweeper: type[Sweeper] = Sweeper
+    table_format: type[IcebergFormat] = IcebergFormat
     driver: type[QuickDriver] = QuickDriver
     jobs: type[CareJobs] = TrustingJobs
     caretaker: type[Caretaker] = Caretaker
@@ -142,7 +147,9 @@ class PipelineNode:
         about = Register(b"", "", ROLE, "", 0, "", 1, NEWEST)
         self.membership = OneAtATime(self.replica, clock, random, about, options.timing)
         self.engine = SimEngine(tables, random, options.slots, options.engine)
-        self.lander = classes.lander(self.replica, tables, self._warehouse, clock, random, None, options.history)
+        self.topic_tables = open_tables(
+            self.replica, tables, self._warehouse, clock, random, None, options.history, classes.table_format
+        )
         self.driver: QuickDriver | None = None
         self._tables = tables
         self._clock = clock
@@ -158,12 +165,14 @@ class PipelineNode:
         await self.replica.start()
         options, classes = self._options, self._classes
         freshness = Freshness(FreshnessLimits(freshness_s=options.freshness_s))
+        tables, root = self.topic_tables, self._tables.root
         driver = classes.driver(
-            self.replica, self.lander, self.engine, self._clock, freshness, options.limits, self._tables.root
-        )
-        jobs = classes.jobs(self.lander, driver, self.engine, self._clock, options.care, self._tables.root)
+            self.replica, classes.lander(self.replica, tables), classes.sweeper(self.replica, tables), self.engine,
+            self._clock, freshness, options.limits, root,
+        )  # fmt: skip
+        jobs = classes.jobs(tables, driver, self.engine, options.care, root)
         caretaker = classes.caretaker(
-            self.replica, self.lander, jobs, self._clock, options.care, options.schedule
+            self.replica, tables, jobs, self._clock, self._random, options.care, options.schedule
         )
         self.membership.settled = driver.settled
         await self.membership.join()

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from lakestream.metadata.membership import Timing
 from lakestream.model.configs import TABLE_RETENTION
-from lakestream.pipeline.care.caretaker import Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.landing.planner import RoundLimits
 from lakestream.pipeline.service import MEMBER_ID
@@ -126,7 +126,7 @@ class LandingScenario(Scenario):
                 tier_factor=chance.choice((3, 8)), task_bytes=chance.choice((5_000, 1 << 20)),
                 partition_bytes=chance.choice((3_000, 1 << 20)),
             ),
-            schedule=Schedule(
+            schedule=CareSchedule(
                 orphans_first_s=chance.uniform(0.5, 3.0), orphans_every_s=3.0, others_ms=OTHERS_MS, look_s=0.3,
                 again_s=1.5, others_rest_s=0.2,
             ),

@@ -13,7 +13,7 @@ from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, TableMetadata
 from lakestream.data.tables.iceberg.progress import (
     PROGRESS_PROPERTY,
-    Range,
+    OffsetRange,
     unpack_digests,
     unpack_progress,
     unpack_ranges,
@@ -26,7 +26,7 @@ from lakestream.errors import Corrupt
 class UnreportedRange:
     """Offsets that have landed without the state's knowledge; without a digest if the snapshots' summaries are gone."""
 
-    range: Range
+    range: OffsetRange
     digest: Digest | None
 
 
@@ -38,7 +38,7 @@ class ForeignCommits:
     untold: tuple[UnreportedRange, ...]
 
     @property
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[OffsetRange]:
         return [one.range for one in self.untold]
 
 
@@ -98,7 +98,7 @@ def _sequence(metadata: TableMetadata, snapshot_id: int) -> int:
     return snapshot.sequence_number
 
 
-def _grown(new: TableMetadata, landed: Mapping[int, int]) -> list[Range]:
+def _grown(new: TableMetadata, landed: Mapping[int, int]) -> list[OffsetRange]:
     """The ranges by which the table's progress is ahead of the state's. Raises Refused if it is behind (T9)."""
     text = new.properties.get(PROGRESS_PROPERTY)
     if text is None:
@@ -113,10 +113,11 @@ def _grown(new: TableMetadata, landed: Mapping[int, int]) -> list[Range]:
     known = landed.keys()
     if strange := sorted(progress.keys() - known):
         raise Refused(f"its progress knows a partition {strange[0]} that the topic does not have")
-    return [Range(number, landed[number], end) for number, end in sorted(progress.items()) if end > landed[number]]
+    further = ((number, end) for number, end in sorted(progress.items()) if end > landed[number])
+    return [OffsetRange(number, landed[number], end) for number, end in further]
 
 
-def _accounted(since: Sequence[Json], whole: bool, grown: Range) -> UnreportedRange:
+def _accounted(since: Sequence[Json], whole: bool, grown: OffsetRange) -> UnreportedRange:
     """What our commits landed of a partition, as one range. Raises Refused if something else moved its progress."""
     if not whole:
         return UnreportedRange(grown, None)
@@ -142,4 +143,4 @@ def _accounted(since: Sequence[Json], whole: bool, grown: Range) -> UnreportedRa
         raise Refused(f"its progress in partition {grown.partition} was moved by somebody else")
     if total.records > grown.end - start:
         raise Corrupt("a snapshot's digests count more records than it landed")
-    return UnreportedRange(Range(grown.partition, start, grown.end), total if known else None)
+    return UnreportedRange(OffsetRange(grown.partition, start, grown.end), total if known else None)

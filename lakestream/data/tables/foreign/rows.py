@@ -22,7 +22,7 @@ from lakestream.data.tables.iceberg.manifests.files import (
     read_manifest_list,
 )
 from lakestream.data.tables.iceberg.metadata.schemas import Json
-from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.progress import OffsetRange
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Rejected
 from lakestream.model.catalog.names import canonical, within
@@ -65,7 +65,7 @@ class Contents:
 
 
 def judge_rows(
-    store: TableStore, folder: str, old: Json | None, new: Json, random: Random, landed: Sequence[Range] = ()
+    store: TableStore, folder: str, old: Json | None, new: Json, random: Random, landed: Sequence[OffsetRange] = ()
 ) -> None:
     """Compare two snapshots of one table. Raises Refused; Retry, Missing or Corrupt if they cannot be read.
 
@@ -211,7 +211,7 @@ def _packed(file: File, batch: Any) -> "Keys":
     return packed
 
 
-def _compare(before: Side, after: Side, random: Random, landed: Sequence[Range]) -> None:
+def _compare(before: Side, after: Side, random: Random, landed: Sequence[OffsetRange]) -> None:
     """Raises Refused unless every live row was live before or has landed since, and exists once."""
     rows = before.rows + after.rows
     if rows > ROWS_AT_ONCE:

@@ -1,4 +1,4 @@
-"""What a table's kept snapshots pin: files that only they lead to, and the current one does not."""
+"""The files that a table's older snapshots pin: only they lead to them, and the current snapshot does not."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ GetAll = Callable[[Sequence[str]], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """Data and delete files, and the manifests and lists that name them."""
+    """Numbers and sizes: data and delete files, and the manifests and lists that name them."""
 
     files: int
     bytes: int

@@ -14,10 +14,10 @@ from lakestream.data.tables.iceberg.expiry import AGE_PROPERTY, to_expire
 from lakestream.data.tables.iceberg.metadata.names import CODEC_PROPERTY, METADATA_BYTES_MAX, packed, unpacked
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
 from lakestream.data.tables.iceberg.pinned_files import pinned
-from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, THINNED_TAG, History
+from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, THINNED_TAG, SnapshotHistory
 from lakestream.data.tables.iceberg.summaries import CARE_KEY, OPTIMIZE
 from lakestream.errors import Corrupt
-from lakestream.pipeline.care.unreachable_files import Unreached
+from lakestream.pipeline.tables.obsolete_files import ObsoleteFiles
 from lakestream.testing.simulation.event_loop import SimClock, SimulatedLoop
 from tests.support.iceberg_tables import NOW_MS, Lake, OtherEngine, reachable, stored
 
@@ -29,7 +29,7 @@ COMMIT_BYTES_MAX = 25_000
 def lake(tmp_path: Path) -> Lake:
     """With a history of seconds and minutes instead of minutes, hours and days."""
     made = Lake(tmp_path / "warehouse")
-    quick = History(all_ms=60_000, tiers=((600_000, 30_000), (3_000_000, 300_000)), removed_ms=300_000)
+    quick = SnapshotHistory(all_ms=60_000, tiers=((600_000, 30_000), (3_000_000, 300_000)), removed_ms=300_000)
     made.committer = Committer(made.store, random.Random(7), history=quick)
     return made
 
@@ -82,7 +82,7 @@ def test_a_commit_asks_a_store_for_few_things_and_leaves_few_files() -> None:
 
 
 def test_of_older_minutes_hours_and_days_the_last_snapshot_stays() -> None:
-    topic = Topic(History(all_ms=10 * MINUTE_MS))
+    topic = Topic(SnapshotHistory(all_ms=10 * MINUTE_MS))
     for step_ms in (HOUR_MS // 3,) * 90 + (20_000,) * 200:
         topic.round(step_ms)
     now_ms = topic.table.metadata.snapshots[-1].timestamp_ms
@@ -304,7 +304,7 @@ def test_a_packed_metadata_file_that_is_damaged_or_a_bomb_is_corrupt(monkeypatch
 
 
 def test_metadata_files_go_at_once_and_other_files_after_their_grace() -> None:
-    files = Unreached(SimClock(SimulatedLoop(1), NOW_MS))
+    files = ObsoleteFiles(SimClock(SimulatedLoop(1), NOW_MS))
     files.add(["file:///t/metadata/00001-a.gz.metadata.json", "file:///t/data/1-1-1/a.parquet"])
     assert len(files.waiting()) == 2
     assert files.take(600.0) == ["file:///t/metadata/00001-a.gz.metadata.json"]
