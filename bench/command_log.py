@@ -1,4 +1,4 @@
-"""What does an append to the SQLite command log cost, as a multiple of one small synced write?
+"""The cost of an append to the SQLite command log, as a multiple of one small synced write.
 
 In-process, and by three processes through the owner. `python bench/command_log.py [FOLDER]`; put FOLDER on the disk
 that you want to know about.
@@ -42,7 +42,7 @@ def figures(durations_s: list[float], elapsed_s: float) -> Figures:
 
 
 def floor(folder: Path) -> Figures:
-    """Append 4 KiB and fdatasync, again and again."""
+    """Append 4 KiB and fdatasync, repeatedly."""
     block = os.urandom(4096)
     descriptor = os.open(folder / "floor", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     durations = []
@@ -57,7 +57,7 @@ def floor(folder: Path) -> Figures:
 
 
 async def append_for_a_while(log: CommandLog, size: int, rate: float | None = None) -> tuple[list[float], float]:
-    """One append after the other, each folding its tail, as a replica does; at most `rate` a second."""
+    """Append one command after the other, and read each tail as a replica does; at most `rate` a second."""
     command = os.urandom(size)
     after = (await log.append([command], 0)).first
     durations = []
@@ -118,7 +118,7 @@ def show(what: str, got: Figures, base: Figures) -> None:
 
 
 async def compare(folder: Path, size: int) -> None:
-    """Each figure beside a floor of the same moment: the disk may be busy with others."""
+    """Print each figure beside a floor of the same moment: other programs may use the disk."""
     base = floor(folder)
     show("floor: append 4 KiB + fdatasync", base, base)
     show(f"in-process, {size} bytes", await in_process(folder, size), base)

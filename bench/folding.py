@@ -1,4 +1,4 @@
-"""How many batches a second `apply` folds on one core: idempotent and plain, by batches a command."""
+"""The batches that `apply` folds per second on one core: idempotent and plain, by batches per command."""
 
 import gc
 import time

@@ -1,4 +1,4 @@
-"""What does freshness cost? A day of commits every five seconds, over injected time: bytes, requests, sizes.
+"""The cost of freshness: a day of commits every five seconds, over injected time, in bytes, requests and sizes.
 
     python -m bench.history [hours]
 
@@ -69,7 +69,7 @@ def figures(topic: "Topic", hours: float) -> list[Figure]:
 
 
 class CountedTables(MemoryTables):
-    """A store in memory that counts what it is asked for; data files are left out."""
+    """A store in memory that counts its requests, without those for data files."""
 
     def __init__(self) -> None:
         super().__init__(MemoryWal())
@@ -92,7 +92,7 @@ class CountedTables(MemoryTables):
 
 @dataclass
 class Topic:
-    """A topic that is landed in round after round, and whose small files are joined."""
+    """A topic that lands in one round after the other, and whose small files are joined."""
 
     history: History = field(default_factory=History)
     store: CountedTables = field(default_factory=CountedTables)
@@ -122,7 +122,7 @@ class Topic:
         return len(self.table.metadata.snapshots)
 
     def round(self, step_ms: int) -> None:
-        """Land some records, so long after the round before; then join files if there are enough."""
+        """Land some records, a while after the last round; then join files if there are enough."""
         self.now_ms += step_ms
         rows = RECORDS + self.chance.randrange(-RECORDS // 2, RECORDS // 2)
         file = self._file(0, rows)
@@ -148,7 +148,7 @@ class Topic:
             self._levels[level + 1].append(file.stats)
 
     def _won(self, commit: Commit) -> None:
-        """As the pipeline does: metadata files go at once, other files after a grace."""
+        """Delete files as the pipeline does: metadata files at once, other files after a grace."""
         self.table = commit.table
         self.store.delete([uri for uri in commit.obsolete if is_metadata_file(uri)])
         self._unreached.append((self.now_ms, [uri for uri in commit.obsolete if not is_metadata_file(uri)]))

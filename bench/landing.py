@@ -1,4 +1,4 @@
-"""How fast do records get from the WAL into a committed table, and what does Spark cost? On local[2], warm.
+"""The speed of landing from the WAL to a committed table, and the price of Spark, on local[2], warm.
 
     python -m bench.landing [FOLDER]
 
@@ -44,20 +44,21 @@ from lakestream.pipeline.landing.tasks import Places, describe, pack_task
 from lakestream.pipeline.landing.worker import land_task
 from lakestream.pipeline.spark.session import Spark
 from lakestream.process.clock import SystemClock
-from lakestream.stream.appender import Answer, Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits
+from lakestream.stream.submissions import AppendAnswer, Submission
 
 PARTITIONS = 12
 BATCH_BYTES = 64 << 10
 POOL_BYTES = 16 << 20
-"""So many bytes differ: more than a compressor looks back."""
+"""The number of random bytes: more than a compressor looks back."""
 NOISE = 0.25
 TOTAL_BYTES = 256 << 20
 SMALL_ROUNDS = 12
 TOPICS = 200
 STREAMING_BARS = {100: 5.0, 1000: 2.0}
-"""How many times the streaming yardstick's records/s, by the size of a record."""
+"""The bar on the ratio to Structured Streaming's records/s, by the size of a record."""
 SIZES = tuple(STREAMING_BARS)
 LIMITS = RoundLimits()
 
@@ -92,7 +93,7 @@ class World:
         return self.replica.state.topics.by_name[name].streams
 
     async def append(self, streams: list[int], batches: list[bytes]) -> None:
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[AppendAnswer] = asyncio.get_running_loop().create_future()
         heads = [HEADER.unpack_from(batch) for batch in batches]
         rows = [
             (stream, head[12], len(batch), head[8], head[9], head[10], head[11])
@@ -104,7 +105,7 @@ class World:
         assert isinstance(answer, list) and min(answer) >= 0, answer
 
     async def fill(self, streams: list[int], size: int) -> int:
-        """About TOTAL_BYTES of records of `size` bytes; how many."""
+        """Write about TOTAL_BYTES of records of `size` bytes; returns their number."""
         pool = made_batches(size)
         records = HEADER.unpack_from(pool[0])[12]
         each = (8 << 20) // (len(pool[0]) * len(streams)) or 1
@@ -117,7 +118,7 @@ class World:
         return total
 
     def plain_tasks(self, topic: str) -> list[bytes]:
-        """The tasks of the round that is due, for folders of their own."""
+        """The tasks of the next round, with folders of their own."""
         state = self.replica.state
         works = choose(state, [state.topics.by_name[topic].id], RoundLimits(round_bytes=1 << 40))
         sources = sources_of(state.cluster, state.streams.objects, works)
@@ -128,7 +129,7 @@ class World:
 
 
 def made_batches(size: int) -> list[bytes]:
-    """Batches of values of which a quarter does not compress."""
+    """Batches of values; a quarter of each value does not compress."""
     chance, own = np.random.default_rng(size), int(size * NOISE)
     made = []
     for _ in range(POOL_BYTES // BATCH_BYTES):
@@ -151,7 +152,7 @@ def measure(yard: Yard) -> list[Figure]:
 
 @dataclass(frozen=True)
 class Beside:
-    """The streaming yardstick, and the topics that hold as many records of each size as ours do."""
+    """Structured Streaming, and topics in Kafka with as many records of each size as Lakestream's."""
 
     streaming: Streaming
     topics: dict[int, str]
@@ -208,7 +209,7 @@ async def small_rounds(world: World) -> list[float]:
 
 
 async def wide_rounds(world: World) -> list[float]:
-    """Many topics with a little each: what the freshness target has to hold for."""
+    """Many topics with few records each, for which the freshness target has to hold."""
     streams = [(await world.topic(f"wide-{n}", 1))[0] for n in range(TOPICS)]
     batch = encode_batch([Record(offset=n, timestamp=1, value=b"v" * 100) for n in range(100)])
     took = []
@@ -223,7 +224,7 @@ async def wide_rounds(world: World) -> list[float]:
 async def throughput(
     world: World, pool: ProcessPoolExecutor, size: int, rounds: int, beside: Beside | None
 ) -> list[Figure]:
-    """Ours, plain and streaming in turns, and the processor time of ours and of streaming."""
+    """Run landing, the plain loop and Structured Streaming alternately; with processor times of the first and last."""
     name = f"records-{size}"
     streams = await world.topic(name, PARTITIONS)
     ours, plain, theirs = Pace(), Pace(), Pace()

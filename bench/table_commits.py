@@ -1,4 +1,4 @@
-"""How long a table commit takes with ten and with a thousand past ones, and what a fetch at a random old offset costs.
+"""The time of a table commit with ten and with a thousand past ones, and of a fetch at a random old offset.
 
     python -m bench.table_commits [folder] [gigabytes]
 
@@ -35,13 +35,13 @@ from lakestream.data.tables.stores.table_store import FolderTableStore
 
 NOW_MS = 1_700_000_000_000
 ROUND_MS = 3000
-"""A commit every three seconds: of a thousand the older ones have been thinned, as in a table that lives."""
+"""A commit every three seconds: of a thousand snapshots the older ones are thinned, as in a table in use."""
 COMMITS = 1000
 WINDOW = 60
 YOUNG = 10
 PARTITIONS = 12
 REWRITTEN = 32
-"""Files that care makes into one at a time."""
+"""The number of files that care joins at a time."""
 FETCHES = 200
 FETCH_BYTES = 1 << 20
 
@@ -62,7 +62,7 @@ def measure(yard: Yard) -> list[Figure]:
 
 
 def commit_times(folder: Path, care: bool = False) -> tuple[float, float]:
-    """Median milliseconds of a commit with about ten past ones and with a thousand, measured in turns.
+    """Median milliseconds of a commit with about ten past ones and with a thousand, measured alternately.
 
     With `care` small files are rewritten as the caretaker does it, so that the past has other snapshots than appends.
     """
@@ -84,7 +84,7 @@ def commit_times(folder: Path, care: bool = False) -> tuple[float, float]:
 
 
 class Committing:
-    """A table that is committed to every few seconds, each time with a new small file."""
+    """A table with a commit of one new small file every few seconds."""
 
     def __init__(self, store: FolderTableStore, committer: Committer, name: str, care: bool = False) -> None:
         self._care = care
@@ -113,7 +113,7 @@ class Committing:
         return spent
 
     def _rewrite(self) -> None:
-        """The last files as one; the time that this takes is not a landing's."""
+        """Join the last files into one; this time does not count as a landing's."""
         last = self._number
         cells = [(partition, 100 * (last - REWRITTEN), 100 * last) for partition in range(PARTITIONS)]
         merged = data_file(self._store, self._table, 100_000 + last, cells, 100)
@@ -172,7 +172,7 @@ def create_table(committer: Committer, store: FolderTableStore, name: str) -> Ta
 def data_file(
     store: FolderTableStore, table: Table, number: int, ranges: list[tuple[int, int, int]], value_bytes: int
 ) -> NewFile:
-    """One round's file: a quarter of each value is noise, as in the yardsticks."""
+    """One round's file: a quarter of each value is random bytes, as in the other benchmarks."""
     uri = f"{table.metadata.location}/data/1-1-{number}/0-0.parquet"
     sink = pa.BufferOutputStream()
     writer = FileWriter(sink)

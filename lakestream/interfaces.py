@@ -12,7 +12,7 @@ Buffer = bytes | bytearray | memoryview
 Logged = tuple[int, bytes]
 """A command as the log holds it: its sequence (from 1, gapless) and its bytes."""
 PAGE_BYTES = 1 << 20
-"""A store may cut a page or a tail short once it holds so many bytes; whoever reads has to read on then."""
+"""A store may cut a page or a tail short once it holds so many bytes; the reader reads on then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class CommandLog(Protocol):
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
         """Append all commands in one atomic, durable step, with consecutive sequences.
 
-        Raises Retry if nothing was appended for certain (NoRoom if the disk is full), Unknown if nobody can tell.
+        Raises Retry if certainly nothing was appended (NoRoom if the disk is full), Unknown if that is uncertain.
         """
         ...
 
@@ -95,7 +95,7 @@ class Wal(Protocol):
         """Create the object from the joined parts, durably. Create-only.
 
         Raises Exists if the key is taken by other bytes (the same bytes are a success: our own lost answer, L21),
-        Retry if it is certainly not there (NoRoom if the disk is full), Unknown if nobody can tell.
+        Retry if it is certainly not there (NoRoom if the disk is full), Unknown if that is uncertain.
         """
         ...
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from lakestream.redaction import MASK, has_password, mask_urls, read_secret, secrets_in, store_secrets
+from lakestream.redaction import has_password, mask_urls, read_secret, secrets_in, store_secrets
+from lakestream.setting_values import ENVIRONMENT_PREFIX, INT32_MAX, INT64_MAX, URL, WHOLE, Value, parsed
+from lakestream.setting_values import Setting as Setting
+from lakestream.setting_values import SettingsError as SettingsError
 
-ENVIRONMENT_PREFIX = "LAKESTREAM_"
 CONFIG_VARIABLE = "LAKESTREAM_CONFIG"
 BOOTSTRAP_VARIABLE = "LAKESTREAM_BOOTSTRAP"
 DEFAULT_CONFIG_FILE = "lakestream.toml"
@@ -24,19 +26,8 @@ FILE_SUFFIX, FILE_FLAG = "_file", "-file"
 """Suffixes of a secret setting's name: the setting for the file that has its value."""
 METADATA_FOLDER = "lakestream-metadata"
 """The command log's folder if no setting names one and the data is in a bucket, which cannot hold it."""
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 
-Value = str | int | bool
 T = TypeVar("T", str, int, bool)
-
-
-class SettingsError(ValueError):
-    """A setting is unknown or has a value that cannot be; the message says which and what would be right."""
-
-
-WHOLE, URL = "whole", "url"
-"""How much of a secret setting is hidden where it is shown: all of it, or the password in a URL."""
 
 
 def _setting(
@@ -168,35 +159,6 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One row of the table of settings."""
-
-    name: str
-    kind: type
-    default: Value
-    doc: str
-    group: str
-    low: int
-    high: int
-    choices: tuple[str, ...]
-    secret: str
-    """WHOLE or URL for a setting that holds a secret: FILE_SUFFIX behind its name gives the file that has it."""
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        return ENVIRONMENT_PREFIX + self.name.upper()
-
-    def shown(self, value: object) -> str:
-        """A value as people and clients may see it."""
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        return MASK if text and self.secret == WHOLE else mask_urls(text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """The settings, the origin of each, and variables that look like settings but are none."""
 
@@ -258,11 +220,11 @@ def _given(
         raise SettingsError(f"{where[0]} and {where[1]} are both given; one of them is enough")
     if file is not None:
         try:
-            return _parsed(row, read_secret(folder / str(file)), where[1]), names[1]
+            return parsed(row, read_secret(folder / str(file)), where[1]), names[1]
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise SettingsError(f"{where[1]}: {folder / str(file)} cannot be read: {reason}") from None
-    return None if value is None else (_parsed(row, value, where[0]), names[0])
+    return None if value is None else (parsed(row, value, where[0]), names[0])
 
 
 def known_secrets(settings: Settings, environ: Mapping[str, str]) -> list[str]:
@@ -361,53 +323,6 @@ def _row(rows: Mapping[str, Setting], name: str, path: Path) -> Setting:
         return rows[name]
     near = difflib.get_close_matches(name, rows, n=1, cutoff=0.0)[0]
     raise SettingsError(f"{path}: there is no setting {name!r}; did you mean {near!r}? (`lakestream config` lists all)")
-
-
-_UNITS = {
-    "_bytes": {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30},
-    "_ms": {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000},
-}
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-
-
-def _parsed(row: Setting, value: object, where: str) -> Value:
-    if row.kind is bool:
-        return _parsed_bool(value, where)
-    if row.kind is int:
-        return _parsed_int(row, value, where)
-    if not isinstance(value, str):
-        raise SettingsError(f"{where}: expected text" + ("" if row.secret else f", not {value!r}"))
-    if row.choices:
-        by_lower = {choice.lower(): choice for choice in row.choices}
-        if value.lower() not in by_lower:
-            raise SettingsError(f"{where}: {value!r} is none of {', '.join(row.choices)}")
-        return by_lower[value.lower()]
-    return value
-
-
-def _parsed_bool(value: object, where: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = str(value).strip().lower()
-    if word not in _TRUE + _FALSE:
-        raise SettingsError(f"{where}: expected true or false, not {value!r}")
-    return word in _TRUE
-
-
-def _parsed_int(row: Setting, value: object, where: str) -> int:
-    units = next((units for suffix, units in _UNITS.items() if row.name.endswith(suffix)), {"": 1})
-    match = re.fullmatch(r"\s*(-?\d[\d_]*)\s*([a-z]*)\s*", str(value).lower()) if not isinstance(value, bool) else None
-    unit = match[2] if match else ""
-    if row.name.endswith("_bytes"):
-        unit = unit.removesuffix("b").removesuffix("i")
-    if match is None or unit not in units:
-        hint = f", with a unit if you like ({' '.join(u for u in units if u)})" if len(units) > 1 else ""
-        raise SettingsError(f"{where}: expected a whole number{hint}, not {value!r}")
-    number = int(match[1]) * units[unit]
-    if not row.low <= number <= row.high:
-        bounds = f"at least {row.low}" if row.high == INT64_MAX else f"between {row.low} and {row.high}"
-        raise SettingsError(f"{where}: must be {bounds}, not {number}")
-    return number
 
 
 def _checked(settings: Settings) -> Settings:

@@ -1,4 +1,4 @@
-"""Many small batches at once: their numbers lie in one table, and compiled code does for all what is done for each."""
+"""Many small batches at once: their header fields lie in one table, which compiled code works on."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -13,17 +13,17 @@ from lakestream.model.kernels.pointers import address_of
 from lakestream.model.kernels.produce_loops import ADDRESS, COLUMNS, LENGTH, STREAM, join_batches, stamp_batches
 
 if TYPE_CHECKING:
-    from lakestream.stream.appender import Batches
+    from lakestream.stream.submissions import Batches
 
 Numbers = NDArray[np.int64]
 NONE: Numbers = np.empty(0, np.int64)
 
 
 class ManyBatches:
-    """What the appender takes in place of `Batches`: a table (model/kernels/produce_loops.py) of batches in memory.
+    """Submitted in place of `Batches`: a table (model/kernels/produce_loops.py) of batches in memory.
 
-    `release` is called when their bytes are not needed any more, then `done`, once: with their results in the order
-    of the table, or with the error that befell all of them alike.
+    `release` is called when the bytes are not needed any more, then `done`, once: with the results in the order of the
+    table, or with the error that failed all batches.
     """
 
     __slots__ = ("done", "release", "results", "size", "table")
@@ -48,7 +48,7 @@ class JoinedTables:
     __slots__ = ("_order", "_parts", "_rows", "_streams", "body", "slices")
 
     def __init__(self, submissions: "Sequence[Batches | ManyBatches]", sequence: int) -> None:
-        """`sequence`: what the writer has folded."""
+        """`sequence`: up to where the writer has folded the command log."""
         tables = [one.table if isinstance(one, ManyBatches) else table_of(one) for one in submissions]
         table = np.concatenate(tables)
         self._order = np.argsort(table[:, STREAM], kind="stable")
@@ -74,7 +74,7 @@ class JoinedTables:
         return len(self._order)
 
     def payload(self, tick: int, size: int) -> bytes:
-        """The body of the `Append`: as of `pack_append`."""
+        """The body of the `Append`, in the format of `pack_append`."""
         return pack_packed_rows(tick, size, self._rows)
 
     def streams(self) -> set[int]:
@@ -100,7 +100,7 @@ class JoinedTables:
 
 
 def table_of(batches: "Batches") -> Numbers:
-    """The table of a few batches that came one by one. Good while their views are."""
+    """The table of batches that came one by one. It is valid as long as their views."""
     table = np.zeros((len(batches.rows), COLUMNS), np.int64)
     table[:, : len(batches.rows[0])] = batches.rows
     table[:, ADDRESS] = [address_of(view) for view in batches.views]
@@ -108,5 +108,5 @@ def table_of(batches: "Batches") -> Numbers:
 
 
 def _address(numbers: Numbers) -> int:
-    """Of the first number. They lie without gaps: nothing here is a part of another array."""
+    """The address of the first number. The numbers lie without gaps: no array here is a part of another one."""
     return int(numbers.__array_interface__["data"][0])

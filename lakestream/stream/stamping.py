@@ -8,7 +8,7 @@ from lakestream.model.batches.header import give_append_time, restamp_log_append
 from lakestream.stream.batch_tables import ManyBatches
 
 if TYPE_CHECKING:
-    from lakestream.stream.appender import Submitted
+    from lakestream.stream.submissions import Submitted
 
 
 def stamp_times(submissions: "Sequence[Submitted]", time_ms: int) -> set[int]:

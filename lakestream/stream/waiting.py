@@ -7,14 +7,14 @@ from lakestream.metadata.replica import Replica
 
 
 class Waiting:
-    """Who waits for which streams."""
+    """The waiters of each stream."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._waiters: dict[int, set[asyncio.Future[bool]]] = {}
         self._state = replica.state
         self.closing = False
-        """Whoever wakes up is not to wait again."""
+        """A woken waiter is not to wait again."""
         replica.on_fold.append(self._folded)
 
     async def wait(self, streams: Iterable[int], timeout_s: float) -> bool:
@@ -35,7 +35,7 @@ class Waiting:
                     del self._waiters[stream]
 
     def close(self) -> None:
-        """The broker stops: nobody waits any more."""
+        """The broker stops: wake all waiters, which are not to wait again."""
         self.closing = True
         self.wake_all()
 

@@ -25,7 +25,7 @@ from lakestream.pipeline.landing.lander import Lander
 from lakestream.testing.lake.pipeline_node import PipelineClasses, QuickDriver, TrustingJobs
 from tests.simulation.noticing import BAD, OTHERS, first_violation
 
-READ = "somebody may still read it"
+READ = "a reader may still need it"
 
 
 class GivesNoGrace(QuickDriver):
@@ -89,7 +89,7 @@ def test_retention_that_takes_too_much_is_noticed_T21(monkeypatch: pytest.Monkey
         return {partition: first + 1 for partition, first in keep_from(state, topic).items()}
 
     monkeypatch.setattr(caretaker, "keep_from", more)
-    assert "nobody wanted to go" in first_violation(("calm", "paused"))
+    assert "without a reason" in first_violation(("calm", "paused"))
 
 
 def test_rows_that_outlive_their_retention_are_noticed_T21(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ class SkipsAFile(TrustingJobs):
 
 def test_a_delete_that_skips_rows_is_noticed_T14() -> None:
     said = first_violation(("calm", *OTHERS), pipeline=PipelineClasses(jobs=SkipsAFile))
-    assert "said to be deleted" in said
+    assert "reported as done" in said
 
 
 def test_removed_rows_that_are_not_noted_are_noticed_T16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ class ExpiresBeforeItAccounts(Lander):
 
 def test_an_expiry_before_the_accounts_is_noticed_T16() -> None:
     said = first_violation(OTHERS, pipeline=PipelineClasses(lander=ExpiresBeforeItAccounts), first=5)
-    assert "nobody destroyed it" in said
+    assert "no snapshot was lost" in said
 
 
 class Deaf(CareRequests):

@@ -26,7 +26,7 @@ from lakestream.pipeline.care.sweep import candidates
 from lakestream.pipeline.landing import lander
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import TopicWork
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.reader import Reader
 from lakestream.testing.lake import pipeline_node
 from lakestream.testing.lake.pipeline_node import PipelineClasses, QuickDriver
@@ -129,7 +129,7 @@ def test_a_round_that_is_called_over_too_early_is_noticed_T12(monkeypatch: pytes
     assert "without all its files" in said or "its table needs it" in said
 
 
-class FollowsOurOwnCommitsOnly(History):
+class FollowsOurOwnCommitsOnly(HistoryReader):
     """Breaks C7: what others commit is not seen before the next landing."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -148,7 +148,7 @@ class FollowsOurOwnCommitsOnly(History):
 
 def test_history_out_of_a_stale_snapshot_is_noticed_C7() -> None:
     said = first_violation(OTHERS, Classes(history=FollowsOurOwnCommitsOnly))
-    assert "as it was before command" in said or "lost bytes" in said
+    assert "with its value before command" in said or "lost bytes" in said
 
 
 class LeavesAFileOut(Lander):

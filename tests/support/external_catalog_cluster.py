@@ -24,7 +24,7 @@ from lakestream.model.streams import Stream
 from lakestream.pipeline.care.caretaker import Caretaker
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.repair import Tools
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader
 from tests.support.broker_and_pipeline import TestPipeline, start_pipeline
@@ -138,7 +138,7 @@ async def outside_world(folder: Path, address: CatalogAddress | None) -> AsyncIt
     own = open_table_store(f"file://{data}")
     options = store_options(address.given()) if address is not None else {}
     store = RoutedStore(own, lambda: external_roots(broker.replica.state.catalog), lambda: options)
-    history = History(broker.replica, store)
+    history = HistoryReader(broker.replica, store)
     reader = Reader(broker.replica, broker.wal, broker.cache, ReadLimits(), history)
     try:
         yield OutsideWorld(data, log, address, broker, pipeline, reader)

@@ -15,7 +15,7 @@ from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic,
 from lakestream.model.levels import NEWEST
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
-from lakestream.stream.appender import Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.housekeeping.collector import Collector
 from lakestream.stream.housekeeping.merging import MoveLimits
@@ -24,6 +24,7 @@ from lakestream.stream.housekeeping.retention import Expiry, Retention
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader, key_of
 from lakestream.stream.rules import Rules
+from lakestream.stream.submissions import Submission
 
 CLUSTER = "c0ffee"
 GRACE_MS = 600_000

@@ -16,10 +16,11 @@ from lakestream.model.commands import CreateTopic, Register
 from lakestream.model.levels import NEWEST
 from lakestream.model.streams import Stream
 from lakestream.process.clock import SystemClock
-from lakestream.stream.appender import Answer, Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
+from lakestream.stream.submissions import AppendAnswer, Submission
 from lakestream.stream.waiting import Waiting
 
 
@@ -42,8 +43,8 @@ class TestBroker:
         state = self.replica.state
         return [state.streams.by_id[stream] for stream in state.topics.by_name[name].streams]
 
-    async def append(self, *batches: tuple[Stream, bytes]) -> Answer:
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    async def append(self, *batches: tuple[Stream, bytes]) -> AppendAnswer:
+        answered: asyncio.Future[AppendAnswer] = asyncio.get_running_loop().create_future()
         rows, views = [], []
         for stream, batch in batches:
             head = HEADER.unpack_from(batch)

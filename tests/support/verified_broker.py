@@ -21,7 +21,9 @@ from click.testing import CliRunner
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
-from lakestream.assembly import broker
+from lakestream.assembly.core import build_core
+from lakestream.assembly.http import build_http
+from lakestream.assembly.kafka import build_kafka
 from lakestream.broker import Broker, Parts
 from lakestream.cli.verify import verify
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
@@ -43,7 +45,7 @@ from lakestream.pipeline.landing.planner import RoundLimits
 from lakestream.pipeline.landing.rounds import Here
 from lakestream.process.clock import SystemClock
 from lakestream.settings import Settings, data_uri
-from lakestream.stream.appender import Submission
+from lakestream.stream.submissions import Submission
 from tests.support.broker_and_pipeline import live_files
 
 PIPELINE = 1_000_000
@@ -94,19 +96,18 @@ class VerifyWorld:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     async def main(self) -> None:
-        core = self.core = await broker.build_core(self.settings, 0)
-        kafka, metrics = broker.build_kafka(core), Metrics()
-        http = broker.build_http(core, kafka, metrics, lambda: self.broker.ready())
+        core = self.core = await build_core(self.settings, 0)
+        kafka, metrics = build_kafka(core), Metrics()
+        http = build_http(core, kafka, metrics, lambda: self.broker.ready())
         self.broker = Broker(
             Parts(
                 command_log=core.command_log, wal=core.wal, replica=core.replica, membership=core.membership,
-                appender=core.appender, waiting=core.waiting, kafka=kafka.server, http=http, background=[],
-                before_drain=kafka.groups.stop, dump=dump_in_process,
+                appender=core.appender, waiting=core.waiting, listeners=[kafka.server, http], background=[],
+                before_drain=core.streams.groups.stop, dump=dump_in_process,
             ),
             1.0,
         )  # fmt: skip
-        await kafka.server.start(self.settings.kafka_host, self.settings.kafka_port)
-        await http.start()
+        await self.broker.listen()
         await self.broker.run(lambda: asyncio.ensure_future(self._join()))  # type: ignore[arg-type, return-value]
         if core.lake is not None:
             await core.lake.history.close()

@@ -64,7 +64,7 @@ def check_wal(
     keys = {uri[len(root) + 1 :]: (uri, changed_ms) for uri, _, changed_ms in listed}
     listing = at_once(read_names(list(keys), after.cluster))
     verdict = at_once(judge(listing, after, [], patience.wal_ms))
-    leaked = [*verdict.strays, *(key for _, key in verdict.dead if key in keys)]
+    leaked = [*verdict.orphans, *(key for _, key in verdict.dead if key in keys)]
     text = "an object that no state refers to and the collector left"
     findings = [
         Finding(kind=FindingKind.WAL_LEAKED, text=text, place=keys[key][0])

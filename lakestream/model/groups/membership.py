@@ -1,7 +1,7 @@
 """Consumer groups: which broker coordinates a group, and the rules of its membership (L30).
 
 The coordinator is a function of the state, so every broker knows it and no broker has to be told. What two of them
-could disagree on is decided here: generations, members, assignments, and in `group_offsets` the committed offsets.
+could disagree on is decided here: generations, members, assignments, and in offsets.py the committed offsets.
 Every command about members names the group as its proposer saw it, and is refused if that has changed.
 """
 

@@ -26,7 +26,7 @@ from lakestream.pipeline.landing.lander import OUTRUN, Lander
 from lakestream.pipeline.landing.planner import RoundLimits, TopicWork, choosing
 from lakestream.pipeline.landing.rounds import Engine, carry_out
 from lakestream.pipeline.landing.tasks import Failed, Places
-from lakestream.stream.long_work import chunks, in_turns
+from lakestream.stream.long_work import chunks, run_in_steps
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +132,9 @@ class Driver:
         if not self._replica.epoch:
             return TICK_S  # it ended meanwhile
         now = self._clock.monotonic()
-        await in_turns(self.freshness.looking(state, now))
+        await run_in_steps(self.freshness.looking(state, now))
         expected_s = self.expected_s(self.freshness.waiting)
-        due, next_s = await in_turns(self.freshness.finding_due(state, now, expected_s))
+        due, next_s = await run_in_steps(self.freshness.finding_due(state, now, expected_s))
         if not due:
             return next_s
         await self.round(due)
@@ -176,7 +176,7 @@ class Driver:
         began = self._clock.monotonic()
         since = self.freshness.began(topic_ids)
         state = self._replica.state
-        works, objects = await in_turns(choosing(state, topic_ids, self._limits))
+        works, objects = await run_in_steps(choosing(state, topic_ids, self._limits))
         # As objects were when they were chosen: the mover may take an object's place, whose bytes stay for a grace.
         sources = sources_of(state.cluster, objects, works)
         works = [work for work in works if work.topic_id in self._replica.state.topics.by_id]

@@ -67,6 +67,7 @@ class HttpServer:
         self._sources = sources
         self._host = host
         self._port = port
+        self.address = f"{host}:{port}"
         self._exposition = Exposition(sources.metrics)
         self._stopping = asyncio.Event()
         self._server: uvicorn.Server | None = None
@@ -90,6 +91,9 @@ class HttpServer:
         self._server = server
         host, port = listener.getsockname()[:2]
         return cast(str, host), cast(int, port)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Nothing to wait for: health and readiness are answered until `stop`."""
 
     async def stop(self) -> None:
         self._stopping.set()

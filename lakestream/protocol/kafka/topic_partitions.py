@@ -23,7 +23,7 @@ from lakestream.protocol.kafka.refusals import stale
 
 PAGE_PARTITIONS_MAX: Final = 2000
 """Kafka's `max.request.partition.size.limit`."""
-NAMES_A_TURN: Final = 5000
+NAMES_AT_ONCE: Final = 5000
 
 
 class TopicPartitionApis:
@@ -95,10 +95,10 @@ class TopicPartitionApis:
 async def first_names(names: Sequence[str], start: str, limit: int) -> list[str]:
     """The first names from `start` on, in their order, without sorting all of very many in one go."""
     first: list[str] = []
-    for at in range(0, len(names), NAMES_A_TURN):
+    for at in range(0, len(names), NAMES_AT_ONCE):
         if at:
             await asyncio.sleep(0)
-        first = sorted([*first, *(name for name in names[at : at + NAMES_A_TURN] if name >= start)])[:limit]
+        first = sorted([*first, *(name for name in names[at : at + NAMES_AT_ONCE] if name >= start)])[:limit]
     return first
 
 

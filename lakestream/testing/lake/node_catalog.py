@@ -1,4 +1,4 @@
-"""A simulated broker's part for tables: the catalog's commits as the REST protocol makes them, and the purger."""
+"""A simulated broker's catalog: commits as the REST protocol makes them, and the purger."""
 
 from random import Random
 
@@ -22,7 +22,7 @@ from lakestream.stream.housekeeping.purger import Purger
 
 
 class NodeCatalog:
-    """What the HTTP handlers do with the parts, without HTTP. It comes to be with the first request."""
+    """Uses the catalog's parts as the HTTP handlers do; the first request makes the parts."""
 
     def __init__(self, replica: Replica, store: TableStore, clock: Clock, random: Random, grace_ms: int) -> None:
         self._replica = replica
@@ -50,14 +50,14 @@ class NodeCatalog:
         try:
             return _table(await self._parts()[0].load(key))
         except (CatalogError, LakestreamError) as error:
-            raise _told(error) from error
+            raise _as_client_error(error) from error
 
     async def commit(self, key: TableKey, request: CommitRequest) -> Table:
-        """The table after it. Raises Rejected or Retry if it certainly did not happen, else Unknown."""
+        """Commit; returns the new table. Raises Rejected or Retry if it certainly did not happen, or Unknown."""
         try:
             [draft] = await self._parts()[0].commit([(key, request)])
         except (CatalogError, LakestreamError, Refused, Conflict, Invalid) as error:
-            raise _told(error) from error
+            raise _as_client_error(error) from error
         return _table(draft)
 
 
@@ -65,8 +65,8 @@ def _table(draft: TableDraft) -> Table:
     return Table(draft.location, TableMetadata.parse(draft.metadata))
 
 
-def _told(error: Exception) -> LakestreamError:
-    """As a client takes the answer's status (T17)."""
+def _as_client_error(error: Exception) -> LakestreamError:
+    """The error by the answer's HTTP status, as a client understands it (T17)."""
     answer = of_exception(error)
     assert answer is not None, "each of these kinds has an answer"
     if answer.status == 409:

@@ -1,8 +1,8 @@
-"""One simulated pipeline: the real driver, lander, rounds, sweep and caretaker, around an engine that fails and lies.
+"""One simulated pipeline: the real driver, lander, rounds, sweep and caretaker, around an engine with faults.
 
-It is put together as pipeline/service.py does it, without Spark: tasks run in the thread that asks for them. What a
-cluster of workers does to a driver is drawn from the seed: a job fails with some of its files written, a task is done
-twice and one of its answers is thrown away, the engine dies and takes the process along.
+The parts are put together as in pipeline/service.py, without Spark: tasks run in the calling thread. The faults of a
+cluster of workers are drawn from the seed: a job fails after some of its files are written, a task runs twice and one
+of its answers is dropped, or the engine dies and the process with it.
 """
 
 import asyncio
@@ -43,25 +43,25 @@ QUICK_HISTORY = History(all_ms=700, tiers=((2_000, 200), (6_000, 1_000)), remove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFaults:
-    """How likely it is that a task goes wrong."""
+    """The probability of each fault of a task."""
 
     twice: float = 0.0
     failed: float = 0.0
     died: float = 0.0
     slow: float = 0.1
-    """How often it takes its time."""
+    """The probability that a task takes one of SLOW_S."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """How the simulated pipelines are set up."""
+    """The settings of the simulated pipelines."""
 
     timing: Timing
     limits: RoundLimits
     freshness_s: float = 1.0
     slots: int = 1
     members: tuple[int, ...] = (MEMBER_ID,)
-    """The member id of each process: two with the same one take it over from each other."""
+    """The member id of each process: two processes with one id take it over from each other."""
     engine: EngineFaults = EngineFaults()
     care: CareLimits = field(default_factory=CareLimits)
     schedule: Schedule = field(default_factory=Schedule)
@@ -69,7 +69,7 @@ class PipelineOptions:
 
 
 class QuickDriver(Driver):
-    """All that takes minutes in a real cluster takes seconds here."""
+    """A driver whose minutes are seconds."""
 
     sweep_first_s = 1.0
     sweep_every_s = 2.5
@@ -77,7 +77,7 @@ class QuickDriver(Driver):
 
 
 class TrustingJobs(CareJobs):
-    """Conditions are checked in this process."""
+    """Care jobs that check conditions in this process, without a child process."""
 
     def condition_problem(self, where: str) -> str:
         return check_condition(where)
@@ -85,7 +85,7 @@ class TrustingJobs(CareJobs):
 
 @dataclass(frozen=True, slots=True)
 class PipelineClasses:
-    """What the parts are made of: a test that breaks a rule on purpose puts its own class here."""
+    """The classes of the parts: a test that breaks a rule on purpose passes a class of its own."""
 
     lander: type[Lander] = Lander
     driver: type[QuickDriver] = QuickDriver
@@ -94,7 +94,7 @@ class PipelineClasses:
 
 
 class SimEngine:
-    """pipeline.rounds.Engine in the calling thread; files go through the process's own link."""
+    """An Engine (pipeline/landing/rounds.py) that runs tasks in the calling thread, with the process's own link."""
 
     def __init__(self, store: TableStore, chance: Random, slots: int, faults: EngineFaults) -> None:
         self.slots = slots
@@ -108,7 +108,7 @@ class SimEngine:
         return [self._run(work, task) for task in tasks]
 
     def cancel(self, work: Work) -> None:
-        """Its thread is ended with the pipeline."""
+        """Do nothing: the thread ends with the pipeline."""
 
     def _run(self, work: Work, task: bytes) -> list[bytes]:
         drawn = self._chance.random()
@@ -126,7 +126,7 @@ class SimEngine:
 
     def _once(self, work: Work, task: bytes) -> list[bytes]:
         if work is care_task:
-            # What the simulated operators ask for is harmless, and a process for each would take seconds.
+            # In this process: the simulated operators' conditions are harmless, and child processes take seconds.
             return care_in(lambda: self._store, unpack_care_task(task), next(self._attempts), Condition)
         return land_in(self._store, unpack_task(task), next(self._attempts))
 

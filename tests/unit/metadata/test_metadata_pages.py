@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from lakestream.cli.metadata import read_page
+from lakestream.cli.client.broker_http import read_body
 from lakestream.cli.verify import Brokers
 from lakestream.errors import LakestreamError, Missing, Retry
 from lakestream.metadata import export
@@ -133,7 +133,7 @@ def test_an_export_that_keeps_vanishing_is_an_error_in_the_end() -> None:
 
     with pytest.raises(LakestreamError, match="gone"):
         read_export(read)
-    assert export.STATE_PATH == "/metadata/state" and callable(read_page)
+    assert export.STATE_PATH == "/metadata/state" and callable(read_body)
 
 
 async def test_commands_come_in_pages_that_end_by_count_and_by_bytes(broker: TestBroker) -> None:

@@ -169,7 +169,7 @@ async def test_without_a_pipeline_only_some_of_many_topics_are_asked_for_and_tha
     monkeypatch.setattr(tables, "NO_PIPELINE_S", 0.1)
     result = await world.command("optimize")
     assert result.exit_code == 2 and result.stderr.count("no pipeline runs") == 1
-    assert "nothing was asked for 2 more topics, t020 to t021" in result.stderr
+    assert "2 more topics, t020 to t021, have no request" in result.stderr
     assert len(world.broker.replica.state.care.waiting()) == AT_ONCE
 
 

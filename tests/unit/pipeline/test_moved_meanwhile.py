@@ -22,7 +22,7 @@ from lakestream.pipeline.landing.driver import TICK_S
 from lakestream.pipeline.landing.holds import release_idle
 from lakestream.pipeline.landing.lander import HELD_BY_US
 from lakestream.stream.cache import Cache
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader
 from tests.support.broker_and_pipeline import live_files, start_both, start_pipeline
@@ -52,7 +52,7 @@ async def test_a_fetch_gives_what_it_read_though_the_rest_lands_meanwhile_C2(tmp
         await pipeline.driver.drain()
         await broker.replica.catch_up()
 
-    history = History(broker.replica, open_table_store(f"file://{tmp_path}"))
+    history = HistoryReader(broker.replica, open_table_store(f"file://{tmp_path}"))
     wal: Any = LandsMeanwhile(broker.wal, land)
     reader = Reader(broker.replica, wal, Cache(0), ReadLimits(), history)
     views = await reader.read(stream, 0, 1 << 20)

@@ -13,9 +13,10 @@ from lakestream.process.clock import SystemClock
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch import FetchApi
 from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Sessions
-from lakestream.protocol.kafka.wire.fast_answers import Fetched
+from lakestream.protocol.kafka.wire.fast_answers import FetchedPartition
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Wanted
-from lakestream.protocol.serving.answer_budget import AnswerRoom
+from lakestream.protocol.serving.answer_budget import AnswerBudget
+from tests.support.front_door import front_door
 from tests.support.memory_broker import TestBroker, batch, start_broker
 
 LONG_MS = 20_000
@@ -30,12 +31,12 @@ class World:
     api: FetchApi
     unsent: int = 0
 
-    async def fetch(self, *partitions: int, **asked: int) -> dict[PartitionKey, Fetched]:
+    async def fetch(self, *partitions: int, **asked: int) -> dict[PartitionKey, FetchedPartition]:
         """What is read for a request for the beginning of these partitions of the topic "t"."""
         wanted = {("t", one): Wanted(one, 0, 0, -1, -1, 50 << 20) for one in partitions}
         return await self.api._gather(request(**asked), wanted)
 
-    def polling(self, *partitions: int, **asked: int) -> "asyncio.Task[dict[PartitionKey, Fetched]]":
+    def polling(self, *partitions: int, **asked: int) -> "asyncio.Task[dict[PartitionKey, FetchedPartition]]":
         return asyncio.create_task(self.fetch(*partitions, **asked))
 
 
@@ -55,20 +56,21 @@ async def world(limit_bytes: int = 1 << 30) -> AsyncIterator[World]:
     def unsent() -> int:
         return made.unsent
 
-    room = AnswerRoom(50 << 20, limit_bytes, unsent)
+    room = AnswerBudget(50 << 20, limit_bytes, unsent)
     sessions = Sessions(Random(1), clock)
-    made = World(broker, FetchApi(broker.replica, broker.reader, broker.waiting, sessions, clock, room))
+    streams = front_door(broker.replica, reader=broker.reader, waiting=broker.waiting)
+    made = World(broker, FetchApi(streams, sessions, clock, room))
     try:
         yield made
     finally:
         await broker.stop()
 
 
-def sizes(results: dict[PartitionKey, Fetched]) -> list[int]:
+def sizes(results: dict[PartitionKey, FetchedPartition]) -> list[int]:
     return [sum(map(len, fetched.records)) for fetched in results.values()]
 
 
-async def asleep(polling: "asyncio.Task[dict[PartitionKey, Fetched]]") -> bool:
+async def asleep(polling: "asyncio.Task[dict[PartitionKey, FetchedPartition]]") -> bool:
     await asyncio.sleep(0.05)
     return not polling.done()
 

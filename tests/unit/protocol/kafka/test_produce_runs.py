@@ -18,8 +18,8 @@ from lakestream.model.kernels.produce_loops import COLUMNS, CORRELATION, crc32c
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.wire.fast_answers import encode_one_produced
 from lakestream.protocol.serving.admission import Limits
-from lakestream.stream.appender import Submission
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches, table_of
+from lakestream.stream.submissions import Submission
 from tests.support.produce_connection import World, batch, produce
 
 
