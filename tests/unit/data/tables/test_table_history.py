@@ -203,7 +203,7 @@ def test_a_snapshot_that_main_was_never_at_keeps_removed_rows_no_longer_than_oth
     staged = lake.table.metadata
     land(lake, 1, removing=False)
     theirs = lake.table.metadata.snapshots[-1]
-    aside = staged.with_lists(
+    aside = staged.replaced(
         {"snapshots": [*staged.raw_snapshots, lake.table.metadata.raw_snapshots[-1]]},
         {name: getattr(staged, name) for name in ("raw_log", "log_ids")},
     )
