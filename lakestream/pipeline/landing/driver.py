@@ -23,7 +23,7 @@ from lakestream.pipeline.landing.freshness import Freshness
 from lakestream.pipeline.landing.lander import OUTRUN, Lander
 from lakestream.pipeline.landing.planner import RoundLimits, TopicWork, choosing
 from lakestream.pipeline.landing.round_names import RoundName
-from lakestream.pipeline.landing.rounds import Engine, run_round
+from lakestream.pipeline.landing.rounds import Engine, open_folders, run_round
 from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.landing.tasks import RoundPlaces
 from lakestream.pipeline.tables.failure import Failed
@@ -181,8 +181,9 @@ class Driver:
         works, objects = await run_in_steps(choosing(state, topic_ids, self._limits))
         # Objects as they were when they were chosen: if the mover replaces one, its bytes still stay for a grace.
         sources = sources_of(state.cluster, objects, works)
-        works = [work for work in works if work.topic_id in self._replica.state.topics.by_id]
-        folders, refused = await self._lander.open_round(name, works)
+        topics = self._replica.state.topics.by_id
+        works = [work for work in works if work.topic_id in topics]
+        folders, refused = await open_folders(self._tables, name, [topics[work.topic_id] for work in works])
         ready = [work for work in works if work.topic_id in folders]
         where = RoundPlaces(self._root, sources, folders, self._tables.catalogs.store_options())
         found = await self._run_waves(name, ready, where)

@@ -1,13 +1,12 @@
 """Landing: the files that workers wrote become rows of a topic's table, by one commit that also moves its progress.
 
-    open_round: where the files of each topic go -> (workers write them) -> finish: plan -> commit (T6, T7)
+    (workers wrote the files of a topic) -> finish: plan -> commit (T6, T7)
 
 A crash before the commit leaves unused files, which a sweep deletes; after the commit nothing is left to do. A commit
 that is refused because the table has moved on is planned again on top of the table as it is then, but only if the
 progress is still the same; if it is not, another pipeline was faster, and the files are deleted.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -22,7 +21,6 @@ from lakestream.model.catalog.landed import HoldTopic, LandedRange
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
 from lakestream.pipeline.landing.planner import TopicWork
-from lakestream.pipeline.landing.round_names import RoundName
 from lakestream.pipeline.landing.rounds import ranges_of
 from lakestream.pipeline.landing.tasks import WrittenFiles
 from lakestream.pipeline.tables.failure import Failed
@@ -42,21 +40,6 @@ class Lander:
     def __init__(self, replica: Replica, tables: TopicTables) -> None:
         self.tables = tables
         self._replica = replica
-
-    async def open_round(
-        self, name: RoundName, works: Sequence[TopicWork]
-    ) -> tuple[dict[bytes, str], dict[bytes, WrittenFiles | Failed]]:
-        """Where the files of each topic go in this round; why some topics cannot take part in it."""
-        topics = [self._replica.state.topics.by_id[work.topic_id] for work in works]
-        tables = await asyncio.gather(*(self.tables.table(topic) for topic in topics))
-        folders: dict[bytes, str] = {}
-        refused: dict[bytes, WrittenFiles | Failed] = {}
-        for topic, table in zip(topics, tables, strict=True):
-            if isinstance(table, Failed):
-                refused[topic.id] = table
-            else:
-                folders[topic.id] = f"{table.metadata.location}/data/{name.member}-{name.epoch}-{name.round}"
-        return folders, refused
 
     async def finish(self, work: TopicWork, outcome: WrittenFiles | Failed, folder: str, epoch: int) -> Failed | None:
         """Commit the files that workers wrote for a topic; why not, if not. Certainly unused files are deleted.

@@ -14,10 +14,13 @@ from typing import Protocol
 from lakestream.data.tables.files.file_stats import FileStats, add_digests
 from lakestream.errors import LakestreamError
 from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.topics import Topic
 from lakestream.pipeline.landing.planner import RoundLimits, TopicWork, divide
+from lakestream.pipeline.landing.round_names import RoundName
 from lakestream.pipeline.landing.tasks import Answer, RoundPlaces, WrittenFiles, describe, pack_task, unpack_answer
 from lakestream.pipeline.landing.worker import land_task
 from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.topic_tables import TopicTables
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,21 @@ class LocalEngine:
 
     def cancel(self, work: Work) -> None:
         """A thread cannot be ended: the work goes on, and its answers are dropped."""
+
+
+async def open_folders(
+    tables: TopicTables, name: RoundName, topics: Sequence[Topic]
+) -> tuple[dict[bytes, str], dict[bytes, Failed]]:
+    """The folder for the files of each topic in this round; and why some topics cannot take part in it."""
+    found = await asyncio.gather(*(tables.table(topic) for topic in topics))
+    folders: dict[bytes, str] = {}
+    refused: dict[bytes, Failed] = {}
+    for topic, table in zip(topics, found, strict=True):
+        if isinstance(table, Failed):
+            refused[topic.id] = table
+        else:
+            folders[topic.id] = f"{table.metadata.location}/data/{name.member}-{name.epoch}-{name.round}"
+    return folders, refused
 
 
 async def run_round(

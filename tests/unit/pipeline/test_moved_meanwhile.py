@@ -18,6 +18,7 @@ from lakestream.model.batches.header import HEADER
 from lakestream.model.catalog.landed import HoldTopic
 from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.commands import DeleteTopic
+from lakestream.pipeline.landing import driver
 from lakestream.pipeline.landing.driver import TICK_S, release_idle
 from lakestream.pipeline.tables.holds import HELD_BY_US
 from lakestream.stream.cache import Cache
@@ -70,14 +71,15 @@ async def test_a_round_survives_that_its_objects_go_while_it_begins(
     [stream] = await broker.topic("a")
     await broker.append((stream, batch(b"one")))
     await pipeline.replica.catch_up()
-    real = pipeline.lander.open_round
+    real = driver.open_folders
 
-    async def late(*arguments: Any) -> Any:
-        await other.driver.drain()
-        await pipeline.replica.catch_up()
-        return await real(*arguments)
+    async def late(tables: Any, *arguments: Any) -> Any:
+        if tables is pipeline.tables:
+            await other.driver.drain()
+            await pipeline.replica.catch_up()
+        return await real(tables, *arguments)
 
-    monkeypatch.setattr(pipeline.lander, "open_round", late)
+    monkeypatch.setattr(driver, "open_folders", late)
     assert await pipeline.driver.round([stream.topic.id]) == set()
     assert pipeline.rows("a").num_rows == 1
     for one in (pipeline, other, broker):
