@@ -13,17 +13,16 @@ from lakestream.model.batches.records import next_offset
 from lakestream.model.streams import Stream
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Session, Sessions
+from lakestream.protocol.kafka.fetch_sessions import TURN_PARTITIONS, PartitionKey, Session, Sessions
 from lakestream.protocol.kafka.wire.fast_answers import Fetched, encode_fetch_response
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
 from lakestream.protocol.serving.answer_budget import AnswerRoom
+from lakestream.stream.long_work import Steps, in_turns
 from lakestream.stream.reader import Reader
 from lakestream.stream.waiting import Waiting
 
 FETCH = 1
 READ_COMMITTED = 1
-TURN_PARTITIONS = 1_000
-"""Partitions of one request that are read before others have their turn: some milliseconds."""
 IDS_SINCE = 13
 """The first version that names topics by their ids."""
 
@@ -59,18 +58,24 @@ class FetchApi:
         return {FETCH: self.fetch}
 
     async def fetch(self, context: RequestContext, request: ParsedFetch) -> list[Buffer]:
-        session, wanted, error = self._sessions.resolve(request, context.version >= IDS_SINCE)
+        by_ids = context.version >= IDS_SINCE
+        session, wanted, error = await in_turns(self._sessions.resolve(request, by_ids))
         if error:
             return encode_fetch_response(context.version, context.correlation_id, 0, error, 0, [])
         results = await self._gather(request, wanted)
         incremental = session is not None and request.session_epoch > 0
         topics: dict[Topic, list[Fetched]] = {}
-        for key, fetched in results.items():
+        for place, (key, fetched) in enumerate(results.items(), 1):
+            if place % TURN_PARTITIONS == 0:
+                await asyncio.sleep(0)
             self.stats.bytes += sum(map(len, fetched.records))
             if self._is_news(session, key, fetched) or not incremental:
                 topics.setdefault(key[0], []).append(fetched)
         session_id = session.id if session is not None else 0
-        return encode_fetch_response(context.version, context.correlation_id, 0, 0, session_id, list(topics.items()))
+        answer = (context.version, context.correlation_id, 0, 0, session_id, list(topics.items()))
+        if len(results) < TURN_PARTITIONS:
+            return encode_fetch_response(*answer)
+        return await asyncio.to_thread(encode_fetch_response, *answer)
 
     def _is_news(self, session: Session | None, key: PartitionKey, fetched: Fetched) -> bool:
         if session is None:
@@ -88,7 +93,7 @@ class FetchApi:
             try:
                 results, seen, size = await self._read_all(request, wanted, budget)
             finally:
-                # What was read is sent without another wait, but for the short look at the log before a no.
+                # What was read is sent without another wait, but for the short look at the log before a no, and turns.
                 self._room.give_back(budget)
             errors = size < 0
             if errors and not current:
@@ -100,7 +105,7 @@ class FetchApi:
             if errors or size >= enough or left <= 0 or not wanted or self._waiting.closing:
                 return results
             # More than there is room for never comes. Without anything it waits: it would ask again at once.
-            if size and _filled(wanted, results, budget) >= min(enough, budget):
+            if size and await in_turns(_filled(wanted, results, budget)) >= min(enough, budget):
                 return results
             results = {}  # it is read again: meanwhile its pieces may leave the cache
             # Without room we do not know what is there: then any growth is a reason to look again.
@@ -113,17 +118,28 @@ class FetchApi:
         """
         streams = [stream.id for _, stream, _, _, _ in seen]
         while (left := deadline - self._clock.monotonic()) > 0 and not self._waiting.closing:
-            growth = 0
-            for key, stream, size, start, landed in seen:
-                growth += stream.size - size
-                changed = self._stream(key) is not stream or stream.start != start or stream.landed != landed
-                if changed or growth >= missing:
-                    return
+            if await in_turns(self._changed(seen, missing)):
+                return
             self.stats.waiting += 1
             try:
-                await self._waiting.wait(streams, left)
+                if len(seen) < TURN_PARTITIONS:
+                    await self._waiting.wait(streams, left)
+                else:
+                    await self._waiting.wait_for_many(streams, left, lambda: self._changed(seen, missing))
             finally:
                 self.stats.waiting -= 1
+
+    def _changed(self, seen: list[Seen], missing: int) -> Steps[bool]:
+        """Whether there are so many bytes more, or a stream is not what it was."""
+        growth = 0
+        for place, (key, stream, size, start, landed) in enumerate(seen, 1):
+            if place % TURN_PARTITIONS == 0:
+                yield
+            growth += stream.size - size
+            changed = self._stream(key) is not stream or stream.start != start or stream.landed != landed
+            if changed or growth >= missing:
+                return True
+        return False
 
     async def _read_all(
         self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted], budget: int
@@ -180,10 +196,14 @@ class FetchApi:
         return self._replica.state.streams.by_id[topic.streams[key[1]]]
 
 
-def _filled(wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, Fetched], budget: int) -> int:
+def _filled(
+    wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, Fetched], budget: int
+) -> Steps[int]:
     """How many bytes Kafka would have read: of a partition that goes on it takes all that it may, and cuts a batch."""
     filled = 0
-    for key, one in wanted.items():
+    for place, (key, one) in enumerate(wanted.items(), 1):
+        if place % TURN_PARTITIONS == 0:
+            yield
         fetched = results[key]
         size = sum(map(len, fetched.records))
         end = next_offset(fetched.records[-1]) if fetched.records else one.fetch_offset
