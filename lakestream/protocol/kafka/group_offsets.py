@@ -5,7 +5,7 @@ group or topic, is answered with -1; names and ids of topics are resolved by the
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
@@ -46,6 +46,8 @@ BY_ID = 10
 """From this version on topics are named by their ids."""
 NOTHING = Commit(-1, -1, "", 0, 0)
 
+AskedCommit = tuple[OffsetCommitRequestTopic, OffsetCommitRequestPartition]
+
 
 class GroupOffsetApis:
     """`note_max_bytes` is the longest note that a client may commit with an offset."""
@@ -60,13 +62,13 @@ class GroupOffsetApis:
 
     # -- commit -------------------------------------------------------------------------------------------------------
 
-    async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> object:
         """Partitions are refused one by one; what is wrong with the group is wrong with all that remain."""
         by_id = context.version >= BY_ID
         asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
         codes = [ErrorCode.NONE] * len(asked)
         try:
-            judged = await self._firmly(lambda: [self._judge_commit(topic, one, by_id) for topic, one in asked])
+            judged = await self._firmly(asked, by_id)
             rows = [(at, row) for at, row in enumerate(judged) if isinstance(row, tuple)]
             codes = [ErrorCode.NONE if isinstance(row, tuple) else row for row in judged]
             if rows or NOTE_TOO_LARGE in codes:
@@ -86,19 +88,8 @@ class GroupOffsetApis:
                 failed = ErrorCode.GROUP_ID_NOT_FOUND
             codes = [failed if code in (ErrorCode.NONE, NOTE_TOO_LARGE) else code for code in codes]
         answers = iter(codes)
-        return OffsetCommitResponse(
-            topics=[
-                OffsetCommitResponseTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=next(answers))
-                        for one in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+        response = OffsetCommitResponse(topics=[await _committed(topic, answers) for topic in request.topics])
+        return await large_answer(context, response, len(asked))
 
     def _judge_commit(
         self, asked: OffsetCommitRequestTopic, partition: OffsetCommitRequestPartition, by_id: bool
@@ -121,13 +112,21 @@ class GroupOffsetApis:
         topics = self._replica.state.topics
         return topics.by_id.get(named) if isinstance(named, bytes) else topics.by_name.get(named)
 
-    async def _firmly(self, judge: Callable[[], list[CommitRow | ErrorCode]]) -> list[CommitRow | ErrorCode]:
+    async def _firmly(self, asked: list[AskedCommit], by_id: bool) -> list[CommitRow | ErrorCode]:
         """That a topic is not there is said only after a look at the end of the log (L6)."""
-        judged = judge()
+        judged = await self._judge(asked, by_id)
         unknown = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if any(isinstance(row, ErrorCode) and row in unknown for row in judged):
             await self._replica.catch_up()
-            judged = judge()
+            judged = await self._judge(asked, by_id)
+        return judged
+
+    async def _judge(self, asked: list[AskedCommit], by_id: bool) -> list[CommitRow | ErrorCode]:
+        judged: list[CommitRow | ErrorCode] = []
+        for some in chunks(asked, TURN):
+            judged += [self._judge_commit(topic, one, by_id) for topic, one in some]
+            if len(some) == TURN:
+                await asyncio.sleep(0)
         return judged
 
     # -- fetch --------------------------------------------------------------------------------------------------------
@@ -219,6 +218,17 @@ class GroupOffsetApis:
     def _stream(self, name: str, partition: int) -> int | None:
         topic = self._topic(name)
         return topic.streams[partition] if topic is not None and 0 <= partition < len(topic.streams) else None
+
+
+async def _committed(asked: OffsetCommitRequestTopic, codes: Iterator[ErrorCode]) -> OffsetCommitResponseTopic:
+    answer = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
+    for some in chunks(asked.partitions, TURN):
+        answer.partitions += [
+            OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=next(codes)) for one in some
+        ]
+        if len(some) == TURN:
+            await asyncio.sleep(0)
+    return answer
 
 
 def _length(answer: OffsetFetchResponseGroup) -> int:

@@ -475,3 +475,23 @@ async def test_very_many_groups_go_with_few_appends() -> None:
         assert log.appends - appends < 20
         assert not replica.state.groups.by_name
         assert [one.error_code for one in deleted.results] == [0] * 1_000 + [ErrorCode.GROUP_ID_NOT_FOUND]
+
+
+async def test_a_commit_of_very_many_offsets_is_judged_and_answered_in_turns_with_others() -> None:
+    async with GroupCluster() as cluster:
+        client = Client(await cluster.add())
+        replica = client.broker.replica
+        await replica.propose(CreateTopic("wide", b"w" * 16, 20_000, 1, {}))
+        rows = [
+            offsets.OffsetCommitRequestPartition(partition_index=partition, committed_offset=7)
+            for partition in range(20_001)
+        ]
+        topic = offsets.OffsetCommitRequestTopic(name="wide", partitions=rows)
+        asked = offsets.OffsetCommitRequest(
+            group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=[topic]
+        )
+        answer, turns = await turns_beside(client.call(8, 7, asked))
+        assert turns > 60, "it is judged twice, since one partition is not there"
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [one.error_code for one in answer.topics[0].partitions] == [0] * 20_000 + [unknown]
+        assert len(replica.state.groups.by_name["g"].offsets) == 20_000
