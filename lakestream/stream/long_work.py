@@ -22,10 +22,13 @@ class _Work(Generic[T]):
 
 async def in_turns(steps: Steps[T]) -> T:
     """Others have their turn after each step."""
-    work = _Work(steps)
-    for _ in work:
-        await asyncio.sleep(0)
-    return work.result
+    try:
+        while True:
+            next(steps)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def at_once(steps: Steps[T]) -> T:
