@@ -21,7 +21,7 @@ from bench.process import Meter
 
 CHUNK = 250
 POOL_BYTES = 16_000_000
-"""So many values differ where they are noise: more than a compressor looks back."""
+"""The number of different random values: more than a compressor looks back."""
 QUEUED_MAX = 200_000
 FLUSH_LIMIT_S = 180
 COMMON = {"broker.address.family": "v4", "log_level": 3}
@@ -47,7 +47,7 @@ Job = dict[str, Any]
 
 
 def produce(job: Job) -> Job:
-    """As much as goes in a while, round robin over the partitions; the time includes the last acknowledgement."""
+    """Produce as much as possible for some seconds, round robin; the time includes the last acknowledgement."""
     failed: list[str] = []
     producer = Producer({**PRODUCER, "bootstrap.servers": job["bootstrap"], "enable.idempotence": job["idempotent"]})
     report = _reporter(failed)
@@ -70,7 +70,7 @@ def produce(job: Job) -> Job:
 
 
 def consume(job: Job) -> Job:
-    """Everything in a topic from its beginning, `passes` times; timed from the first records to the last.
+    """Consume a topic from its beginning, `passes` times; timed from the first records to the last.
 
     With `limit_s` no pass goes on beyond it.
     """
@@ -107,7 +107,7 @@ def latency(job: Job) -> Job:
     value = b"x" * job["size"]
 
     def listen() -> None:
-        """Polling of its own: librdkafka's timeouts are whole milliseconds, and a record is due each one."""
+        """Poll in a loop of its own: librdkafka's time-outs are whole milliseconds, and a record is due in each."""
         while not stopping.is_set():
             producer.poll(0.1)
 
@@ -163,7 +163,7 @@ def tail(job: Job) -> Job:
 
 
 def tiny(job: Job) -> Job:
-    """One batch a request, of one record unless asked otherwise; a window of requests on each of some connections."""
+    """Send requests of one batch, of one record by default, with a window of requests on each connection."""
     host, _, port = job["bootstrap"].rpartition(":")
     shape = (job["size"], job["window"], job.get("records", 1))
     pipelines = [
@@ -176,12 +176,12 @@ def tiny(job: Job) -> Job:
 
 
 def each_partition(job: Job) -> Job:
-    """The first record to every partition of some topics: seconds until the last acknowledgement."""
+    """Send the first record to every partition of some topics; seconds until the last acknowledgement."""
     failed: list[str] = []
     producer = Producer({**PRODUCER, "bootstrap.servers": job["bootstrap"], "enable.idempotence": True})
     for topic in job["topics"]:
         producer.list_topics(topic, 30)
-    # With the first record comes librdkafka's wait for a producer id, mostly half a second: it is not the question.
+    # librdkafka waits for a producer id before its first record, mostly half a second: this is not measured.
     producer.produce(job["warm_topic"], b"x", partition=0, on_delivery=_reporter(failed))
     _flush(producer, failed)
     meter = Meter(job["pids"])
@@ -193,7 +193,7 @@ def each_partition(job: Job) -> Job:
 
 
 def _chunks(size: int, noise: float) -> list[list[dict[str, bytes]]]:
-    """Lists of values of which a share does not compress."""
+    """Lists of values; a share of each value does not compress."""
     random = Random(size)
     own = int(size * noise)
     lists = max(POOL_BYTES // (size * CHUNK), 1) if own else 1
@@ -204,7 +204,7 @@ def _chunks(size: int, noise: float) -> list[list[dict[str, bytes]]]:
 
 
 def _some(consumer: Consumer, missing: int) -> int:
-    """The call waits until it has as many as it was asked for: ask for no more than are there."""
+    """Consume up to `missing` messages: librdkafka waits for all of them, so ask for no more than exist."""
     messages = consumer.consume(min(missing, 1_000), 10.0)
     if not messages or any(message.error() for message in (messages[0], messages[-1])):
         raise RuntimeError(f"no records: {messages[0].error() if messages else 'ten seconds of silence'}")

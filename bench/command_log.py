@@ -1,4 +1,4 @@
-"""What does an append to the SQLite command log cost, as a multiple of one small synced write?
+"""The cost of an append to the SQLite command log, as a multiple of one small synced write.
 
 In-process, and by three processes through the owner. `python bench/command_log.py [FOLDER]`; put FOLDER on the disk
 that you want to know about.
@@ -16,7 +16,6 @@ from pathlib import Path
 import uvloop
 
 from lakestream.interfaces import CommandLog
-from lakestream.metadata.stores.owner import start_owner
 from lakestream.metadata.stores.socket_client import SocketLog
 from lakestream.metadata.stores.sqlite import SqliteLog
 
@@ -43,7 +42,7 @@ def figures(durations_s: list[float], elapsed_s: float) -> Figures:
 
 
 def floor(folder: Path) -> Figures:
-    """Append 4 KiB and fdatasync, again and again."""
+    """Append 4 KiB and fdatasync, repeatedly."""
     block = os.urandom(4096)
     descriptor = os.open(folder / "floor", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     durations = []
@@ -58,7 +57,7 @@ def floor(folder: Path) -> Figures:
 
 
 async def append_for_a_while(log: CommandLog, size: int, rate: float | None = None) -> tuple[list[float], float]:
-    """One append after the other, each folding its tail, as a replica does; at most `rate` a second."""
+    """Append one command after the other, and read each tail as a replica does; at most `rate` a second."""
     command = os.urandom(size)
     after = (await log.append([command], 0)).first
     durations = []
@@ -76,6 +75,16 @@ async def in_process(folder: Path, size: int) -> Figures:
     result = figures(*await append_for_a_while(log, size))
     await log.close()
     return result
+
+
+async def start_owner(database: Path, socket_path: Path) -> asyncio.subprocess.Process:
+    """An owner that serves."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lakestream.metadata.stores.owner", str(database), str(socket_path)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None and await process.stdout.readline() == b"ready\n"
+    return process
 
 
 async def through_owner(folder: Path, size: int, clients: int, rate: float | None) -> list[Figures]:
@@ -109,7 +118,7 @@ def show(what: str, got: Figures, base: Figures) -> None:
 
 
 async def compare(folder: Path, size: int) -> None:
-    """Each figure beside a floor of the same moment: the disk may be busy with others."""
+    """Print each figure beside a floor of the same moment: other programs may use the disk."""
     base = floor(folder)
     show("floor: append 4 KiB + fdatasync", base, base)
     show(f"in-process, {size} bytes", await in_process(folder, size), base)

@@ -1,4 +1,4 @@
-"""A crowded state: what another client waits while it fills, and what producers, partitions and groups cost.
+"""A crowded state: how long another client waits while the state fills, and what producers, partitions and groups cost.
 
 A crowd creates a topic of very many partitions, writes to it as very many idempotent producers, commits as very many
 groups, asks about all of them in one request of each kind, and deletes the records, the groups and the topic. Another
@@ -58,7 +58,7 @@ from lakestream.protocol.kafka.wire.apis import APIS
 PARTITIONS, PRODUCERS, GROUPS = 100_000, 100_000, 20_000
 WIDE, SMALL = "wide", "small"
 CROWD = 200
-"""Clients at once."""
+"""The number of concurrent clients."""
 COMMITTED_AT_ONCE = 30_000
 """Offsets that one commit may hold, about."""
 PAUSE_S = 0.01
@@ -93,7 +93,7 @@ def measure(yard: Yard) -> list[Figure]:
 
 
 class Loader:
-    """A crowd of clients that do a lot: each has one request under way."""
+    """Many clients, each with one request under way."""
 
     def __init__(self, bootstrap: str) -> None:
         self._connections = [connected(bootstrap) for _ in range(CROWD)]
@@ -103,7 +103,7 @@ class Loader:
             connection.close()
 
     def say(self, requests: Sequence[tuple[int, int, object]] | Iterator[tuple[int, int, object]]) -> None:
-        """Send all, in turns; every answer is waited for."""
+        """Send all requests over the connections, and wait for every answer."""
         asked = 0
         for asked, (key, version, message) in enumerate(requests, 1):
             connection = self._connections[asked % CROWD]
@@ -189,7 +189,7 @@ def delete_records(topic: str, partitions: int) -> DeleteRecordsRequest:
 
 
 def _beside(bootstrap: str, work: Callable[[], None]) -> tuple[list[float], float]:
-    """What the other client waited for each answer while this was done and for a while after; how long it took."""
+    """The waits of the other client during the work and for a while after, and the time of the work."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=probe, args=(bootstrap, there))
     process.start()
@@ -205,7 +205,7 @@ def _beside(bootstrap: str, work: Callable[[], None]) -> tuple[list[float], floa
 
 
 def probe(bootstrap: str, pipe: Connection) -> None:
-    """Runs in a process of its own: asks for a small topic, and commits for it, until told to stop."""
+    """Run in a process of its own: ask for a small topic's metadata, and commit offsets of it, until stopped."""
     connection = connected(bootstrap)
     small = frame(3, 9, 1, MetadataRequest(topics=[MetadataRequestTopic(name=SMALL)]))
     waits: list[float] = []
@@ -221,7 +221,7 @@ def probe(bootstrap: str, pipe: Connection) -> None:
 
 
 def _sizes(broker: Lakestream) -> tuple[float, int]:
-    """The memory of the broker in MB, and the bytes of its state as a checkpoint holds it."""
+    """The memory of the broker in MB, and the bytes of its state in a checkpoint."""
 
     def read(path: str) -> bytes:
         with urllib.request.urlopen(f"http://{broker.http}{path}") as answer:
@@ -237,7 +237,7 @@ def connected(bootstrap: str) -> socket.socket:
 
 
 def frame(key: int, version: int, correlation: int, message: object) -> bytes:
-    """A whole request, its length in front."""
+    """A whole request with its length prefix."""
     flexible = APIS[key].is_flexible(version)
     head = struct.pack(">hhih", key, version, correlation, 5) + b"bench" + (b"\0" if flexible else b"")
     body = head + bytes(codec.encode(message, version, flexible))

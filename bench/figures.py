@@ -1,4 +1,4 @@
-"""A figure: what was measured, beside what, and the bar it has to pass."""
+"""A figure: a measurement, the measurement beside it, and the bar that it has to pass."""
 
 import statistics
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def at_most(limit: float) -> Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Repeats of one measurement. With `base`, repeat i of both is of one minute, and the bar is on their ratio."""
+    """Repeats of one measurement. With `base`, repeat i of both belong together, and the bar is on their ratio."""
 
     name: str
     unit: str
@@ -64,21 +64,21 @@ class Figure:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median, and the range if there were repeats."""
+    """The median, with the range if there are repeats."""
     middle = number(statistics.median(values))
     low, high = number(min(values)), number(max(values))
     return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """A number with three significant digits."""
     if value >= 100 or value == 0:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """The summary: one line a figure, columns aligned."""
+    """The summary: one line per figure, with aligned columns."""
     rows = [("figure", "ratio", "ours", "beside", "unit", "bar", "")]
     for one in figures:
         rows.append(

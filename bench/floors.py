@@ -1,4 +1,4 @@
-"""What the machine itself can do: loopback, a large synced write, a small file synced with its directory."""
+"""The limits of the machine itself: loopback, a large synced write, a small file synced with its directory."""
 
 import os
 import socket
@@ -30,7 +30,7 @@ def measure(yard: Yard) -> list[Figure]:
 
 
 def small_files(folder: Path, seconds: float) -> list[float]:
-    """Create a small file, sync it, sync its directory: how long each took. The floor of one acknowledgement.
+    """Create a small file, sync it and its directory; the time of each. This is the floor of an acknowledgement.
 
     The files stay: ext4 without a journal searches longer for a free inode after many were deleted.
     """

@@ -1,4 +1,4 @@
-"""What has a program of its own: folding, and the tables of bench.kernels and bench.command_log as they are."""
+"""Questions with programs of their own: folding, and the tables of bench.kernels and bench.command_log."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from bench.yard import Yard
 
 LINE = re.compile(r"fold idempotent +(\d+) batches a command: ([\d.]+) M batches/s")
 BAR_BATCHES = 100
-"""Batches a command where the bar is set: what a tick gathers from some busy producers."""
+"""The batches per command for which the bar is set: a tick gathers as many from some busy producers."""
 
 
 def measure(yard: Yard) -> list[Figure]:

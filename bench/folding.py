@@ -1,11 +1,11 @@
-"""How many batches a second `apply` folds on one core: idempotent and plain, by batches a command."""
+"""The batches that `apply` folds per second on one core: idempotent and plain, by batches per command."""
 
 import gc
 import time
 
+from lakestream.model.append_rows import pack_append
 from lakestream.model.commands import APPEND, CreateTopic, Register, encode, pack
 from lakestream.model.state import State, apply
-from lakestream.model.streams import pack_append
 
 
 def prepared(partitions: int) -> State:

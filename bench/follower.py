@@ -1,4 +1,4 @@
-"""Who knows when records landed: a copy of the state, folded beside the broker's from the same command log.
+"""The times at which records land, from a copy of the state that is folded from the broker's command log.
 
 A record is visible to everybody when the command that commits its table is folded. The follower looks often which
 tables' progress has moved, so that nobody has to ask a broker that is being measured.
@@ -22,11 +22,11 @@ Place = tuple[str, int]
 """A topic and a partition."""
 FOLLOWER = 2_000_000
 LOOK_S = 0.05
-"""To look at thousands of topics at each fold would take the processor from what is measured."""
+"""Checking thousands of topics at each fold would take processor time from the measured programs."""
 
 
 class Follower(threading.Thread):
-    """Folds until it is closed. `seen` has, for each partition, the offsets up to which it landed, and when."""
+    """Folds until it is closed. `seen` has the progress of each partition with its times."""
 
     def __init__(self, broker: Lakestream) -> None:
         super().__init__(daemon=True)
@@ -51,7 +51,7 @@ class Follower(threading.Thread):
         asyncio.run(self._follow())
 
     def landed_at(self, place: Place, offset: int) -> float | None:
-        """When the record at an offset could be seen in the table; None if it cannot yet."""
+        """The time at which the record at an offset became visible in the table; None if it is not."""
         uptos, times = self.seen.get(place, ([], []))
         at = bisect.bisect_right(uptos, offset)
         return times[at] if at < len(times) else None
@@ -80,7 +80,7 @@ class Follower(threading.Thread):
 
 
 def _socket_of(pid: int) -> str:
-    """Where the owner of the command log listens, as the pipeline was told."""
+    """The socket of the command log's owner, which the pipeline uses, too."""
     words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     told = next(word for word in words if word.startswith(f"{CHILD_VARIABLE}="))
     metadata: str = json.loads(told.partition("=")[2])["metadata"]

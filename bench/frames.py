@@ -1,4 +1,4 @@
-"""The few Kafka frames that a benchmark writes itself, where a client library would be the slower side."""
+"""Kafka frames for benchmarks in which a client library would be the slower side."""
 
 import socket
 import struct
@@ -11,7 +11,7 @@ CLIENT_ID = b"bench"
 
 
 def produce_frame(topic: str, partition: int, value: bytes, correlation: int, records: int = 1) -> bytes:
-    """Produce v9 of one batch of equal records, acks=all, not idempotent, with its length in front."""
+    """Produce v9 with one batch of equal records, acks=all, not idempotent, with the length prefix."""
     batch = encode_batch([Record(value=value, timestamp=1_700_000_000_000, offset=at) for at in range(records)])
     name = topic.encode()
     body = (
@@ -30,7 +30,7 @@ def produce_frame(topic: str, partition: int, value: bytes, correlation: int, re
 
 
 def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int, correlation: int) -> bytes:
-    """Fetch v4 of one partition, which does not wait; with its length in front."""
+    """Fetch v4 of one partition, which does not wait, with the length prefix."""
     name = topic.encode()
     body = (
         struct.pack(">iiiib", -1, 0, 1, max_bytes, 0)
@@ -42,7 +42,7 @@ def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int, correla
 
 
 def fetched_bytes(answer: bytes) -> int:
-    """How many bytes of batches the answer to a `fetch_frame` has. Raises ConnectionError if it tells an error."""
+    """The bytes of batches in the answer to a `fetch_frame`. Raises ConnectionError for an error code."""
     at = 4 + 4 + 4 + 4  # its length, the correlation, the throttle time, the number of topics
     at += 2 + struct.unpack_from(">h", answer, at)[0] + 4 + 4
     code, _, _, aborted = struct.unpack_from(">hqqi", answer, at)
@@ -58,12 +58,12 @@ def metadata_frame(correlation: int) -> bytes:
 
 
 def error_position(topic: str) -> int:
-    """Where in the answer to a `produce_frame`, its length included, the error code stands."""
+    """The position of the error code in the answer to a `produce_frame`, length prefix included."""
     return 4 + 4 + 1 + 1 + 1 + len(topic.encode()) + 1 + 4
 
 
 def receive(connection: socket.socket) -> bytes:
-    """One whole answer, its length included."""
+    """One whole answer with its length prefix."""
     head = _exactly(connection, 4)
     return head + _exactly(connection, struct.unpack(">i", head)[0])
 

@@ -1,4 +1,4 @@
-"""How long after its acknowledgement is a record a row that everybody can read? On the default settings.
+"""The time from a record's acknowledgement until it is a row that every engine can read, with default settings.
 
 `freshness` asks PyIceberg, through the broker's REST catalog, for the newest records of one topic under a steady load.
 `topics` gives 200 topics a few records a second each, and takes the times at which tables moved from the command log.
@@ -33,10 +33,10 @@ BURST_TOPICS, BURST_BAR_S = 1000, 2 * FRESHNESS_S
 CROWDS, QUICK_CROWDS = (500, 1000, 2000), (500,)
 CROWD_EVERY_S = 4.0
 SETTLE_S, QUICK_SETTLE_S = 20.0, 12.0
-"""Before the steady state: tables are made, everything is loaded, rounds have found their length."""
+"""The time before the steady state: tables are created, code is loaded, the length of rounds is learned."""
 
 Acked = list[tuple[Place, int, float]]
-"""Records: where they are, and when they were acknowledged."""
+"""Records: their partitions and offsets, and the times of their acknowledgements."""
 
 
 def measure(yard: Yard) -> list[Figure]:
@@ -204,7 +204,7 @@ def _producing(
 
 
 def _watched(broker: Lakestream, acked: Acked, seconds: float) -> list[float]:
-    """How long the newest records of partition 0 take to be rows that a scan finds. Asks all the time."""
+    """How long the newest records of partition 0 take until a scan finds them as rows; scans all the time."""
     from pyiceberg.catalog.rest import RestCatalog
 
     catalog = RestCatalog("bench", uri=f"http://{broker.http}/iceberg")
@@ -235,7 +235,7 @@ def _lag(follower: Follower, one: tuple[Place, int, float]) -> float:
 
 
 def _lags(follower: Follower, acked: Acked, settle: float) -> list[float]:
-    """Of those that are settled and landed."""
+    """The waits of landed records that were acknowledged after the settling time."""
     counted = [one for one in acked if one[2] > acked[0][2] + settle]
     known = [one for one in counted if follower.landed_at(one[0], one[1]) is not None]
     return [_lag(follower, one) for one in known]

@@ -1,4 +1,4 @@
-"""What does freshness cost? A day of commits every five seconds, over injected time: bytes, requests, sizes.
+"""The cost of freshness: a day of commits every five seconds, over injected time, in bytes, requests and sizes.
 
     python -m bench.history [hours]
 
@@ -17,12 +17,13 @@ from bench.figures import Figure, at_most
 from bench.yard import Yard
 from lakestream.data.memory import MemoryWal
 from lakestream.data.tables.files.file_stats import FileStats, Run
-from lakestream.data.tables.iceberg.committer import Commit, Committer
+from lakestream.data.tables.iceberg.commit import Commit
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.expiry import AGE_PROPERTY
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.names import is_metadata_file
-from lakestream.data.tables.iceberg.progress import Range
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.progress import OffsetRange
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.iceberg.summaries import CARE_KEY, OPTIMIZE
 from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER, new_topic_table
 from lakestream.testing.lake.table_store import MemoryTables
@@ -69,7 +70,7 @@ def figures(topic: "Topic", hours: float) -> list[Figure]:
 
 
 class CountedTables(MemoryTables):
-    """A store in memory that counts what it is asked for; data files are left out."""
+    """A store in memory that counts its requests, without those for data files."""
 
     def __init__(self) -> None:
         super().__init__(MemoryWal())
@@ -92,15 +93,15 @@ class CountedTables(MemoryTables):
 
 @dataclass
 class Topic:
-    """A topic that is landed in round after round, and whose small files are joined."""
+    """A topic that lands in one round after the other, and whose small files are joined."""
 
-    history: History = field(default_factory=History)
+    history: SnapshotHistory = field(default_factory=SnapshotHistory)
     store: CountedTables = field(default_factory=CountedTables)
     now_ms: int = NOW_MS
     commits: int = 0
     _offset: int = 0
     _unreached: deque[tuple[int, list[str]]] = field(default_factory=deque)
-    _levels: list[list[str]] = field(default_factory=lambda: [[] for _ in range(LEVELS)])
+    _levels: list[list[FileStats]] = field(default_factory=lambda: [[] for _ in range(LEVELS)])
 
     def __post_init__(self) -> None:
         self.chance = random.Random(1)
@@ -122,32 +123,33 @@ class Topic:
         return len(self.table.metadata.snapshots)
 
     def round(self, step_ms: int) -> None:
-        """Land some records, so long after the round before; then join files if there are enough."""
+        """Land some records, a while after the last round; then join files if there are enough."""
         self.now_ms += step_ms
         rows = RECORDS + self.chance.randrange(-RECORDS // 2, RECORDS // 2)
         file = self._file(0, rows)
-        landed = Range(0, self._offset, self._offset + rows)
+        landed = OffsetRange(0, self._offset, self._offset + rows)
         self._offset += rows
         now_ms = self.now_ms + self.chance.randrange(JITTER_MS)
         self._won(self.committer.append(self.table, [file], [landed], now_ms=now_ms))
         self.commits += 1
-        self._levels[0].append(file.stats.path)
+        self._levels[0].append(file.stats)
         for level in range(LEVELS):
             if len(self._levels[level]) == SMALL_FILES:
                 self._join(level)
 
     def _join(self, level: int) -> None:
-        file = self._file(level + 1, RECORDS * SMALL_FILES ** (level + 1))
+        joined, self._levels[level] = self._levels[level], []
+        file = self._file(level + 1, sum(stats.rows for stats in joined))
         base = self.table.metadata.current_snapshot_id
         assert base is not None
-        gone, self._levels[level] = frozenset(self._levels[level]), []
+        gone = frozenset(stats.path for stats in joined)
         notes = {CARE_KEY: OPTIMIZE}
         self._won(self.committer.rewrite(self.table, base, gone, [file], now_ms=self.now_ms, notes=notes))
         if level + 1 < LEVELS:
-            self._levels[level + 1].append(file.stats.path)
+            self._levels[level + 1].append(file.stats)
 
     def _won(self, commit: Commit) -> None:
-        """As the pipeline does: metadata files go at once, other files after a grace."""
+        """Delete files as the pipeline does: metadata files at once, other files after a grace."""
         self.table = commit.table
         self.store.delete([uri for uri in commit.obsolete if is_metadata_file(uri)])
         self._unreached.append((self.now_ms, [uri for uri in commit.obsolete if not is_metadata_file(uri)]))

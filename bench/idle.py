@@ -13,7 +13,7 @@ from bench.yard import PARTITIONS, Yard
 SETTLE_S = 3.0
 HISTORY_RECORDS = 300_000
 REST_S = 20.0
-"""How long a broker may take to let go of what it read."""
+"""How long a broker may take to free the memory of what it read."""
 
 
 def measure(yard: Yard) -> list[Figure]:

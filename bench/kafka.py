@@ -1,4 +1,4 @@
-"""The yardstick: one Apache Kafka node in KRaft mode, its jars from Maven, pinned to the brokers' core.
+"""The comparison: one Apache Kafka node in KRaft mode, with jars from Maven, pinned to the brokers' core.
 
 Nothing of it is shipped; the jars stay in build/bench/kafka. The broker's settings are Kafka's defaults, apart from
 addresses, the internal topics' replication (there is one node) and how soon a deleted topic's files go. The tests that
@@ -30,7 +30,7 @@ START_LIMIT_S = 120.0
 
 
 def missing() -> str:
-    """What keeps us from running Kafka here; empty if nothing does."""
+    """The programs that are missing for running Kafka; empty if there is none."""
     tools = [tool for tool in ("java", "taskset") if shutil.which(tool) is None]
     if not _resolved() and shutil.which("mvn") is None:
         tools.append("mvn")
@@ -57,7 +57,7 @@ def _fetch(libraries: Path) -> None:
 
 
 class Kafka:
-    """A running node. `stop` ends it, `kill` as a crash would, `start` brings it back on the same files.
+    """A running node. `stop` ends it, `kill` ends it as a crash does, `start` starts it again on the same files.
 
     `properties` overrule those below, None leaves one out; without a core it runs where it likes.
     """

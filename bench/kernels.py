@@ -1,4 +1,4 @@
-"""What does looking into every produced batch cost? Check, decode and decompression against copying the same bytes.
+"""The cost of checking every produced batch: check, decode and decompress, beside a copy of the same bytes.
 
     python -m bench.kernels
 
@@ -71,7 +71,7 @@ def produced(count: int, size: int, codec: Codec) -> bytearray:
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """The best of some rounds: the machine's other work only ever adds."""
+    """The best of some rounds, since other work on the machine can only add time."""
     call()
     started = time.perf_counter()
     call()

@@ -1,4 +1,4 @@
-"""How fast do records get from the WAL into a committed table, and what does Spark cost? On local[2], warm.
+"""The speed of landing from the WAL to a committed table, and the price of Spark, on local[2], warm.
 
     python -m bench.landing [FOLDER]
 
@@ -40,24 +40,27 @@ from lakestream.pipeline.landing.driver import Driver, sources_of
 from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits, choose, divide
-from lakestream.pipeline.landing.tasks import Places, describe, pack_task
+from lakestream.pipeline.landing.sweeper import Sweeper
+from lakestream.pipeline.landing.tasks import RoundPlaces, describe, pack_task
 from lakestream.pipeline.landing.worker import land_task
 from lakestream.pipeline.spark.session import Spark
+from lakestream.pipeline.tables.topic_tables import TopicTables, open_tables
 from lakestream.process.clock import SystemClock
-from lakestream.stream.appender import Answer, Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits
+from lakestream.stream.submissions import AppendAnswer, Submission
 
 PARTITIONS = 12
 BATCH_BYTES = 64 << 10
 POOL_BYTES = 16 << 20
-"""So many bytes differ: more than a compressor looks back."""
+"""The number of random bytes: more than a compressor looks back."""
 NOISE = 0.25
 TOTAL_BYTES = 256 << 20
 SMALL_ROUNDS = 12
 TOPICS = 200
 STREAMING_BARS = {100: 5.0, 1000: 2.0}
-"""How many times the streaming yardstick's records/s, by the size of a record."""
+"""The bar on the ratio to Structured Streaming's records/s, by the size of a record."""
 SIZES = tuple(STREAMING_BARS)
 LIMITS = RoundLimits()
 
@@ -68,7 +71,7 @@ class World:
 
     replica: Replica
     appender: Appender
-    lander: Lander
+    tables: TopicTables
     driver: Driver
     root: str
 
@@ -82,9 +85,10 @@ class World:
         await Membership(replica, clock, random, about, Timing()).join()
         root = f"file://{folder}"
         place = Warehouse(warehouse_uri(root, replica.state.cluster))
-        lander = Lander(replica, open_table_store(root), lambda: place, clock, random)
-        driver = Driver(replica, lander, spark, clock, Freshness(FreshnessLimits()), LIMITS, root)
-        return cls(replica, Appender(replica, wal, Cache(1 << 20), clock, AppendLimits()), lander, driver, root)
+        tables = open_tables(replica, open_table_store(root), lambda: place, clock, random)
+        lander, sweeper = Lander(replica, tables), Sweeper(replica, tables)
+        driver = Driver(replica, lander, sweeper, spark, clock, Freshness(FreshnessLimits()), LIMITS, root)
+        return cls(replica, Appender(replica, wal, Cache(1 << 20), clock, AppendLimits()), tables, driver, root)
 
     async def topic(self, name: str, partitions: int) -> list[int]:
         topic_id = name.encode().ljust(16, b".")
@@ -92,7 +96,7 @@ class World:
         return self.replica.state.topics.by_name[name].streams
 
     async def append(self, streams: list[int], batches: list[bytes]) -> None:
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[AppendAnswer] = asyncio.get_running_loop().create_future()
         heads = [HEADER.unpack_from(batch) for batch in batches]
         rows = [
             (stream, head[12], len(batch), head[8], head[9], head[10], head[11])
@@ -104,7 +108,7 @@ class World:
         assert isinstance(answer, list) and min(answer) >= 0, answer
 
     async def fill(self, streams: list[int], size: int) -> int:
-        """About TOTAL_BYTES of records of `size` bytes; how many."""
+        """Write about TOTAL_BYTES of records of `size` bytes; returns their number."""
         pool = made_batches(size)
         records = HEADER.unpack_from(pool[0])[12]
         each = (8 << 20) // (len(pool[0]) * len(streams)) or 1
@@ -117,18 +121,18 @@ class World:
         return total
 
     def plain_tasks(self, topic: str) -> list[bytes]:
-        """The tasks of the round that is due, for folders of their own."""
+        """The tasks of the next round, with folders of their own."""
         state = self.replica.state
         works = choose(state, [state.topics.by_name[topic].id], RoundLimits(round_bytes=1 << 40))
         sources = sources_of(state.cluster, state.streams.objects, works)
         folders = {work.topic_id: f"{self.root}/plain/{topic}-{time.monotonic_ns()}" for work in works}
-        places = Places(self.root, sources, folders, {})
+        places = RoundPlaces(self.root, sources, folders, {})
         shares = divide(works, 2, LIMITS)
         return [pack_task(describe(number, share, places)) for number, share in enumerate(shares)]
 
 
 def made_batches(size: int) -> list[bytes]:
-    """Batches of values of which a quarter does not compress."""
+    """Batches of values; a quarter of each value does not compress."""
     chance, own = np.random.default_rng(size), int(size * NOISE)
     made = []
     for _ in range(POOL_BYTES // BATCH_BYTES):
@@ -151,7 +155,7 @@ def measure(yard: Yard) -> list[Figure]:
 
 @dataclass(frozen=True)
 class Beside:
-    """The streaming yardstick, and the topics that hold as many records of each size as ours do."""
+    """Structured Streaming, and topics in Kafka with as many records of each size as Lakestream's."""
 
     streaming: Streaming
     topics: dict[int, str]
@@ -188,7 +192,7 @@ async def _measure(folder: Path, rounds: int, beside: Beside | None = None) -> l
             ]
             for size in SIZES:
                 figures += await throughput(world, pool, size, rounds, beside)
-            world.lander.close()
+            world.tables.close()
             await world.replica.stop()
         finally:
             await asyncio.to_thread(spark.stop)
@@ -208,7 +212,7 @@ async def small_rounds(world: World) -> list[float]:
 
 
 async def wide_rounds(world: World) -> list[float]:
-    """Many topics with a little each: what the freshness target has to hold for."""
+    """Many topics with few records each, for which the freshness target has to hold."""
     streams = [(await world.topic(f"wide-{n}", 1))[0] for n in range(TOPICS)]
     batch = encode_batch([Record(offset=n, timestamp=1, value=b"v" * 100) for n in range(100)])
     took = []
@@ -223,7 +227,7 @@ async def wide_rounds(world: World) -> list[float]:
 async def throughput(
     world: World, pool: ProcessPoolExecutor, size: int, rounds: int, beside: Beside | None
 ) -> list[Figure]:
-    """Ours, plain and streaming in turns, and the processor time of ours and of streaming."""
+    """Run landing, the plain loop and Structured Streaming alternately; with processor times of the first and last."""
     name = f"records-{size}"
     streams = await world.topic(name, PARTITIONS)
     ours, plain, theirs = Pace(), Pace(), Pace()

@@ -11,7 +11,7 @@ from bench.yard import Broker, Result, Yard, foreign
 
 RATE = 1000
 ROUNDS = 5
-"""The disk of a virtual machine stalls at times, for everybody: the median of these is not moved by one or two."""
+"""The number of rounds: a virtual machine's disk stalls at times, and one or two stalls do not move their median."""
 
 
 def measure(yard: Yard) -> list[Figure]:

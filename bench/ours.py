@@ -1,4 +1,4 @@
-"""One Lakestream broker, started as a user starts it, pinned to the brokers' core unless it has tables to make."""
+"""One Lakestream broker, started as a user starts it, and pinned to the brokers' core unless it runs with tables."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ class Lakestream:
     name = "Lakestream"
 
     def __init__(self, folder: Path, *, tables: bool = False, in_memory: bool = False, **settings: int) -> None:
-        """`in_memory` stores nothing: it acknowledges at once, and shows what the client can do at most."""
+        """`in_memory`: the broker stores nothing and acknowledges at once, which shows the client's limit."""
         folder.mkdir(parents=True)
         self._folder = folder
         self._tables = tables
@@ -56,7 +56,7 @@ class Lakestream:
 
     @property
     def broker_pid(self) -> int:
-        """The broker's process: the supervisor's child whose command says so."""
+        """The broker's process: the supervisor's child with this command."""
         return self._child("broker")
 
     @property
@@ -65,7 +65,7 @@ class Lakestream:
 
     @property
     def serving_pids(self) -> list[int]:
-        """The broker, and the owner of the command log where that is a process beside it."""
+        """The broker, and the owner of the command log if that is another process."""
         with contextlib.suppress(ProcessLookupError):
             return [self.broker_pid, self._child("lakestream.metadata.stores.owner")]
         return [self.broker_pid]
@@ -79,7 +79,7 @@ class Lakestream:
 
     @property
     def pids(self) -> list[int]:
-        """All that serves: the broker and its children, and the supervisor; with tables the pipeline too."""
+        """All processes: the broker and its children, and the supervisor; with tables the pipeline, too."""
         return [self.supervisor_pid, *descendants(self.supervisor_pid)]
 
     def start(self) -> float:
@@ -98,14 +98,14 @@ class Lakestream:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.startswith("ready "):
-            raise RuntimeError(f"lakestream said {line!r} in place of the ready line; see {self._folder}/broker.log")
+            raise RuntimeError(f"lakestream printed {line!r}, not the ready line; see {self._folder}/broker.log")
         self._bootstrap = line.split("kafka=", 1)[1].split()[0]
         self.http = line.split("http=", 1)[1].split()[0]
         self._port = int(self._bootstrap.rpartition(":")[2])
         return time.perf_counter() - begin
 
     def await_pipeline(self) -> None:
-        """Return when Spark runs and lands."""
+        """Wait until Spark runs and lands records."""
         end = time.monotonic() + PIPELINE_LIMIT_S
         while "event=serves child=pipeline" not in self._log.read_text():
             if time.monotonic() > end:
@@ -113,7 +113,7 @@ class Lakestream:
             time.sleep(0.1)
 
     def await_landed(self, topic: str, records: int, limit_s: float) -> None:
-        """Return when all records of a topic are in its table."""
+        """Wait until all records of a topic are in its table."""
         end = time.monotonic() + limit_s
         while (landed := self.landed(topic)) < records:
             if time.monotonic() > end:
@@ -121,14 +121,14 @@ class Lakestream:
             time.sleep(0.5)
 
     def landed(self, topic: str) -> int:
-        """How many records of a topic are in its table."""
+        """The number of records of a topic in its table."""
         with urllib.request.urlopen(f"http://{self.http}/metadata", timeout=30) as answer:
             told: dict[str, Any] = json.load(answer)
         parts = next(one["partitions"] for one in told["topics"] if one["name"] == topic)
         return sum(part["landed"] for part in parts)
 
     def pin_brokers(self) -> None:
-        """The broker and the owner of its log to the brokers' core, as the other yards' are."""
+        """Pin the broker and the owner of its log to the brokers' core."""
         for pid in self.serving_pids:
             pin(pid, BROKER_CORE)
 
@@ -137,7 +137,7 @@ class Lakestream:
             stop(self._process)
 
     def kill(self) -> None:
-        """Everything at once, as a power cut would end it."""
+        """Kill all processes at once, as a power cut does."""
         assert self._process is not None
         for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
@@ -145,5 +145,5 @@ class Lakestream:
         self._process.wait()
 
     def kill_broker(self) -> None:
-        """The broker alone; its supervisor brings it back."""
+        """Kill the broker alone; its supervisor starts it again."""
         os.kill(self.broker_pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Many partitions: the first record to each of 1,000 new ones, and life with 10,000."""
+"""Many partitions: the first record to each of 1,000 new ones, and metadata and produce with 10,000."""
 
 import socket
 import struct

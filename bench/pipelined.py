@@ -75,7 +75,7 @@ class Pipeline:
 
 
 def run(pipelines: list[Pipeline], seconds: float) -> int:
-    """Keep all windows full for a while, then wait for the last answers; how many requests were answered."""
+    """Keep all windows full for a while, then wait for the last answers; returns the number of answers."""
     before = sum(one.answered for one in pipelines)
     with selectors.DefaultSelector() as selector:
         for one in pipelines:

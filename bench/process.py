@@ -1,4 +1,4 @@
-"""Processes as the kernel sees them: CPU time, memory, children, and what the rest of the machine did meanwhile.
+"""Processes as the kernel reports them: CPU time, memory, children, and the load of other programs.
 
 Linux only: everything is read from /proc.
 """
@@ -18,12 +18,12 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 BROKER_CORE, CLIENT_CORE = 0, 1
 QUIET_CORES = 0.15
 IDLE_FIELDS = (3, 4)
-"""Of the first line of /proc/stat: idle and waiting for the disk. The rest is work, other machines' share included."""
+"""The idle and disk-wait columns in the first line of /proc/stat. The others are work, also of other machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What happened between two moments. `foreign` is the work of everybody else, in cores."""
+    """The CPU time between two moments. `foreign` is the work of other programs, in cores."""
 
     seconds: float
     user_s: float
@@ -37,7 +37,7 @@ class Usage:
 
 
 class Meter:
-    """CPU time of some processes, of this one, and of the rest of the machine, from its making to `read`."""
+    """CPU time of some processes, of this one, and of the other programs, from its creation to `read`."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._spent = {pid: (0.0, 0.0) for pid in pids}
@@ -50,7 +50,7 @@ class Meter:
 
     def _now(self) -> tuple[float, float, float, float, float]:
         for pid in self._spent:
-            # One that ended meanwhile has spent what it had when it was last seen: Spark's workers come and go.
+            # A process that ended meanwhile counts with its last reading: Spark's workers come and go.
             with suppress(FileNotFoundError, ProcessLookupError):
                 self._spent[pid] = cpu_seconds(pid)
         user, system = (sum(one[place] for one in self._spent.values()) for place in range(2))
@@ -94,19 +94,19 @@ def command_line(pid: int) -> list[str]:
 
 
 def pinned(core: int, argv: Sequence[str]) -> list[str]:
-    """The command on one core, or as it is where there is only one."""
+    """The command, pinned to one core if there are several."""
     return ["taskset", "-c", str(core), *argv] if (os.cpu_count() or 1) > 1 else list(argv)
 
 
 def pin(pid: int, core: int) -> None:
-    """Every thread of a process that runs already to one core."""
+    """Pin every thread of a running process to one core."""
     if (os.cpu_count() or 1) > 1:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), {core})
 
 
 def wait_for_quiet(limit_s: float) -> None:
-    """Return when nobody else works, or when the patience is over. Idle brokers need a few percent."""
+    """Wait until other programs are idle, for `limit_s` at most. Idle brokers need a few percent."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         meter = Meter([])
@@ -116,7 +116,7 @@ def wait_for_quiet(limit_s: float) -> None:
 
 
 def stop(process: "subprocess.Popen[str]", limit_s: float = 20.0) -> None:
-    """Ask, then insist."""
+    """End a process with SIGTERM, then with SIGKILL."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:

@@ -10,7 +10,7 @@ from bench.figures import Figure, at_least, at_most
 from bench.yard import PARTITIONS, Broker, Result, Yard, foreign
 
 READY = {"size": 100, "records": 1000, "connections": PARTITIONS, "window": 4}
-"""Requests of 100 KB, about what librdkafka makes of such records."""
+"""Requests of 100 KB, about the size of librdkafka's for such records."""
 
 
 def measure(yard: Yard) -> list[Figure]:

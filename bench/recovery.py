@@ -1,4 +1,4 @@
-"""kill -9 under load: how long until a record is acknowledged again."""
+"""The time from kill -9 under load to the next acknowledgement."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ def _again(broker: Broker) -> None:
 
 
 def _until_ack(yard: Yard, broker: Broker, crash: Callable[[], None]) -> float:
-    """From just before the kill to the first acknowledgement of a record sent after it."""
+    """Seconds from just before the kill to the first acknowledgement of a record sent after it."""
     topic = yard.topic(broker)
     load = _load(broker, topic)
     try:

@@ -53,7 +53,7 @@ def _replay(yard: Yard, broker: Broker, topic: str, records: int, passes: int = 
 
 
 def _asked(topic: str, records: int, passes: int) -> dict[str, object]:
-    # The producer sends one record more to each partition before it is timed.
+    # The producer sends one more record to each partition before its time is taken.
     total = records + PARTITIONS
     return {"topic": topic, "partitions": PARTITIONS, "size": SIZE, "records": total, "passes": passes}
 
@@ -73,7 +73,7 @@ def _rates(mine: list[Result], theirs: list[Result]) -> list[Figure]:
 
 
 def _waits(yard: Yard, broker: Broker, topic: str, records: int, *, with_bar: bool) -> list[Figure]:
-    """Milliseconds from `produce` to another consumer, beside a replay and without one, in turns."""
+    """Milliseconds from `produce` to another consumer, alternately beside a replay and without one."""
     alone: list[Result] = []
     beside: list[Result] = []
     for _ in range(yard.rounds):

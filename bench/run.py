@@ -55,7 +55,7 @@ QUESTIONS: dict[str, Callable[[Yard], list[Figure]]] = {
     "replay": replay.measure,
     "old": old_offsets.measure,
     "landing": landing.measure,
-    # The last of Kafka's: it is killed here.
+    # This is the last question that uses Kafka, since it kills Kafka.
     "recovery": recovery.measure,
     "kernels": fold.show_kernels,
     "log": fold.show_command_log,
@@ -71,7 +71,7 @@ def main() -> int:
     names = asked.questions or [name for name in QUESTIONS if not (asked.quick and name in SLOW)]
     missing = "" if asked.no_kafka else kafka.missing()
     if missing:
-        print(f"SKIPPED: every comparison with Apache Kafka, since these programs are missing: {missing}")
+        print(f"SKIPPED: all comparisons with Apache Kafka, since these programs are missing: {missing}")
     folder = asked.folder / str(os.getpid())
     folder.mkdir(parents=True)
     with_kafka = not (missing or asked.no_kafka)
@@ -99,11 +99,11 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
-    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"of {', '.join(QUESTIONS)}; default all")
+    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"any of {', '.join(QUESTIONS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter repeats: four minutes at most")
-    parser.add_argument("--patience", type=float, default=0, metavar="S", help="how long to wait for quiet, each time")
-    parser.add_argument("--no-kafka", action="store_true", help="only our own side")
-    parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="on the disk to measure; emptied")
+    parser.add_argument("--patience", type=float, default=0, metavar="S", help="seconds to wait for a quiet machine")
+    parser.add_argument("--no-kafka", action="store_true", help="measure only Lakestream")
+    parser.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="on the disk to measure; is emptied")
     asked = parser.parse_args()
     unknown = [name for name in asked.questions if name not in QUESTIONS]
     if unknown:

@@ -1,4 +1,4 @@
-"""The yardstick of landing: Spark Structured Streaming from Apache Kafka into an Iceberg table, on local[2].
+"""The comparison for landing: Spark Structured Streaming from Apache Kafka into an Iceberg table, on local[2].
 
 What a user would run today. It needs another Spark than ours, since Iceberg's runtime for ours does not exist: its
 environment and its jars lie in build/bench/streaming, made on first use by venv, pip and Maven. Nothing is shipped.
@@ -21,13 +21,13 @@ ARTIFACTS = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.1",
 )
-"""Versions that run together. The token provider of the same version is in no repository, and an older one will do."""
+"""Versions that work together. No repository has the token provider of the same version; an older one works."""
 CACHE = Path(__file__).resolve().parent.parent / "build" / "bench" / "streaming"
 QUERY = Path(__file__).resolve().parent / "streaming_query.py"
 
 
 def missing() -> str:
-    """What keeps us from running it here; empty if nothing does."""
+    """The programs that are missing for it; empty if there is none."""
     tools = [tool for tool in ("java",) if shutil.which(tool) is None]
     if not _stamp().exists() and shutil.which("mvn") is None:
         tools.append("mvn")
@@ -68,7 +68,7 @@ class Streaming:
         return [self._process.pid, *descendants(self._process.pid)]
 
     def run(self, topic: str) -> dict[str, Any]:
-        """Rows in the table, and seconds in which they were read and committed, the start of the query left out."""
+        """The rows in the table, and the seconds of reading and committing them, without the start of the query."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{topic}\n")
         self._process.stdin.flush()
@@ -87,7 +87,7 @@ class Streaming:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.startswith("{"):
-            raise RuntimeError(f"Structured Streaming said {line!r}: {self._log.read_text()[-2000:]}")
+            raise RuntimeError(f"Structured Streaming printed {line!r}: {self._log.read_text()[-2000:]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

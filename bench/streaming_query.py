@@ -1,4 +1,4 @@
-"""The program of the streaming yardstick, run by the Python of its own environment: see streaming.py.
+"""The program of the Structured Streaming comparison, run in an environment of its own: see streaming.py.
 
     python streaming_query.py FOLDER BOOTSTRAP JARS
 
@@ -60,7 +60,7 @@ def stream(spark: Any, folder: str, bootstrap: str, topic: str, number: int) -> 
         .toTable(table)
     )
     query.awaitTermination()
-    # The batches themselves: what starts a query is not counted.
+    # Only the batches count, without the start of the query.
     batches = [one for one in query.recentProgress if one.numInputRows]
     seconds = sum(one.durationMs["triggerExecution"] for one in batches) / 1000
     rows = spark.table(table).count()

@@ -1,4 +1,4 @@
-"""How long a table commit takes with ten and with a thousand past ones, and what a fetch at a random old offset costs.
+"""The time of a table commit with ten and with a thousand past ones, and of a fetch at a random old offset.
 
     python -m bench.table_commits [folder] [gigabytes]
 
@@ -25,23 +25,23 @@ from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.data.tables.iceberg.progress import Range
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.progress import OffsetRange
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.iceberg.summaries import CARE_KEY
 from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER, new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import FolderTableStore
 
 NOW_MS = 1_700_000_000_000
 ROUND_MS = 3000
-"""A commit every three seconds: of a thousand the older ones have been thinned, as in a table that lives."""
+"""A commit every three seconds: of a thousand snapshots the older ones are thinned, as in a table in use."""
 COMMITS = 1000
 WINDOW = 60
 YOUNG = 10
 PARTITIONS = 12
 REWRITTEN = 32
-"""Files that care makes into one at a time."""
+"""The number of files that care joins at a time."""
 FETCHES = 200
 FETCH_BYTES = 1 << 20
 
@@ -62,12 +62,12 @@ def measure(yard: Yard) -> list[Figure]:
 
 
 def commit_times(folder: Path, care: bool = False) -> tuple[float, float]:
-    """Median milliseconds of a commit with about ten past ones and with a thousand, measured in turns.
+    """Median milliseconds of a commit with about ten past ones and with a thousand, measured alternately.
 
     With `care` small files are rewritten as the caretaker does it, so that the past has other snapshots than appends.
     """
     store = FolderTableStore(folder)
-    committer = Committer(store, random.Random(1), history=History())
+    committer = Committer(store, random.Random(1), history=SnapshotHistory())
     old = Committing(store, committer, "old", care)
     for _ in range(COMMITS):
         old.commit()
@@ -84,23 +84,23 @@ def commit_times(folder: Path, care: bool = False) -> tuple[float, float]:
 
 
 class Committing:
-    """A table that is committed to every few seconds, each time with a new small file."""
+    """A table with a commit of one new small file every few seconds."""
 
     def __init__(self, store: FolderTableStore, committer: Committer, name: str, care: bool = False) -> None:
         self._care = care
         self._small: list[str] = []
         self._store = store
         self._committer = committer
-        self._table = _create(committer, store, name)
+        self._table = create_table(committer, store, name)
         self._number = 0
 
     def commit(self) -> float:
         """Milliseconds from the table's name in the catalog to the new metadata file."""
         number = self._number
         self._number += 1
-        ranges = [Range(partition, 100 * number, 100 * number + 100) for partition in range(PARTITIONS)]
+        ranges = [OffsetRange(partition, 100 * number, 100 * number + 100) for partition in range(PARTITIONS)]
         cells = [(each.partition, each.start, each.end) for each in ranges]
-        file = _file(self._store, self._table, number, cells, 100)
+        file = data_file(self._store, self._table, number, cells, 100)
         started = time.perf_counter()
         table = self._committer.load(self._table.metadata_location)
         commit = self._committer.append(table, [file], ranges, now_ms=NOW_MS + number * ROUND_MS)
@@ -113,10 +113,10 @@ class Committing:
         return spent
 
     def _rewrite(self) -> None:
-        """The last files as one; the time that this takes is not a landing's."""
+        """Join the last files into one; this time does not count as a landing's."""
         last = self._number
         cells = [(partition, 100 * (last - REWRITTEN), 100 * last) for partition in range(PARTITIONS)]
-        merged = _file(self._store, self._table, 100_000 + last, cells, 100)
+        merged = data_file(self._store, self._table, 100_000 + last, cells, 100)
         base = self._table.metadata.current_snapshot_id
         assert base is not None
         commit = self._committer.rewrite(
@@ -131,16 +131,16 @@ def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> t
     """Milliseconds of fetches at random offsets of random partitions, and of the first load of the index."""
     store = FolderTableStore(folder)
     committer = Committer(store, random.Random(1))
-    table = _create(committer, store, "fetched")
+    table = create_table(committer, store, "fetched")
     rows = 8000
     files = int(gigabytes * 2**30 / (rows * PARTITIONS * value_bytes)) + 1
     for number in range(files):
         ranges = [(partition, rows * number, rows * number + rows) for partition in range(PARTITIONS)]
-        file = _file(store, table, number, ranges, value_bytes)
-        landed = [Range(*each) for each in ranges]
+        file = data_file(store, table, number, ranges, value_bytes)
+        landed = [OffsetRange(*each) for each in ranges]
         table = committer.append(table, [file], landed, now_ms=NOW_MS + number * ROUND_MS).table
     committer.close()
-    recent = RecentFiles(store)
+    recent = SmallFiles(store)
     reader = TableReader(store, recent, ReadCaches(), lambda: table.metadata_location)
     started = time.perf_counter()
     reader.view()
@@ -160,7 +160,7 @@ def random_fetches(folder: Path, gigabytes: float, value_bytes: int = 1000) -> t
     return spent, loading
 
 
-def _create(committer: Committer, store: FolderTableStore, name: str) -> Table:
+def create_table(committer: Committer, store: FolderTableStore, name: str) -> Table:
     location = f"{store.root}/streams/{name}"
     return committer.create(
         new_topic_table(
@@ -169,23 +169,23 @@ def _create(committer: Committer, store: FolderTableStore, name: str) -> Table:
     )
 
 
-def _file(
+def data_file(
     store: FolderTableStore, table: Table, number: int, ranges: list[tuple[int, int, int]], value_bytes: int
 ) -> NewFile:
-    """One round's file: a quarter of each value is noise, as in the yardsticks."""
+    """One round's file: a quarter of each value is random bytes, as in the other benchmarks."""
     uri = f"{table.metadata.location}/data/1-1-{number}/0-0.parquet"
     sink = pa.BufferOutputStream()
     writer = FileWriter(sink)
     noise = np.random.default_rng(number)
     for partition, start, end in ranges:
-        writer.add(_rows(noise, partition, start, end, value_bytes))
+        writer.add(stream_rows(noise, partition, start, end, value_bytes))
     stats = writer.finish(uri)
     data = sink.getvalue().to_pybytes()
     store.put(uri, data)
     return NewFile(stats=replace(stats, bytes=len(data)), sort_order_id=STREAM_ORDER)
 
 
-def _rows(noise: np.random.Generator, partition: int, start: int, end: int, value_bytes: int) -> pa.RecordBatch:
+def stream_rows(noise: np.random.Generator, partition: int, start: int, end: int, value_bytes: int) -> pa.RecordBatch:
     count = end - start
     values = np.full((count, value_bytes), ord("x"), np.uint8)
     values[:, : value_bytes // 4] = noise.integers(0, 256, (count, value_bytes // 4), np.uint8)

@@ -1,4 +1,4 @@
-"""What do table files cost? Decode, write, read and rebuild against copying the same bytes and against plain pyarrow.
+"""The cost of table files: decode, write, read and rebuild, beside a copy of the same bytes and plain pyarrow.
 
     python -m bench.table_files
 
@@ -65,7 +65,7 @@ def measure(size: int) -> None:
         ("rebuild, lz4", partial(rebuild, rows, codec=Codec.LZ4), None),
         ("read and rebuild", lambda: rebuild(read_parquet(data)), partial(read_plain, plain_file)),
     ]
-    # In turns, so that what else the machine does falls on all alike.
+    # Measured alternately, so that other load on the machine affects all alike.
     times: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         for name, step, beside in steps:
@@ -84,7 +84,7 @@ def measure(size: int) -> None:
 
 
 def produced(count: int, size: int) -> tuple[list[tuple[int, int, bytes]], int]:
-    """One partition in slices of about 4 MB; half of a value is noise."""
+    """One partition in slices of about 4 MB; half of each value is random bytes."""
     rng = random.Random(size)
     noise = rng.randbytes(1 << 20)
     each = max(BATCH_BYTES // (size + KEY), 1)
@@ -127,7 +127,7 @@ def read_plain(data: pa.Buffer) -> None:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Of processor time: one thread does all of it, and whoever else uses the machine does not count.
+    """The best processor time: one thread does all of the work, and other programs do not count.
 
     Called once before, so that no step pays for the pages that the next one then finds warm.
     """

@@ -1,4 +1,4 @@
-"""Where the comparison takes place: both brokers on one core, the client on the other, unique topics, quiet disks."""
+"""The setting of comparisons: both brokers on one core, the client on the other, unique topics, quiet disks."""
 
 import contextlib
 import itertools
@@ -27,16 +27,16 @@ WARM_BYTES = 3_000_000_000
 PARTITIONS = 6
 JOB_LIMIT_S = 600
 PAUSABLE = {"broker.session.timeout.ms": "60000"}
-"""A pause is not to be taken for the end."""
+"""A time-out that is longer than any pause of a broker."""
 SETTLE_S = 0.5
-"""After a pause: what was missed is made up for."""
+"""The time that a broker gets after a pause, to do the work that it missed."""
 
 Broker = Kafka | Lakestream
 Result = dict[str, Any]
 
 
 class Yard:
-    """Brokers are started when they are first asked for; Kafka is warmed until its compiler has settled."""
+    """Starts brokers when they are first needed, and warms Kafka until its compiler has settled."""
 
     def __init__(self, folder: Path, *, quick: bool, with_kafka: bool, patience_s: float) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Yard:
 
     @contextlib.contextmanager
     def alone(self, broker: Broker) -> Iterator[None]:
-        """It has its core for itself: whoever shares it is paused. An idle Kafka would take some of it at any time."""
+        """Pause the other broker on the core: an idle Kafka would take some of its time."""
         others = [one for one in (self._ours, self._kafka) if one is not None and one is not broker]
         pids = [] if self._in_turn else [pid for one in others for pid in one.pids]
         _signal(pids, signal.SIGSTOP)
@@ -90,7 +90,7 @@ class Yard:
 
     @contextlib.contextmanager
     def fresh(self, *, tables: bool = False, in_memory: bool = False, **settings: int) -> Iterator[Lakestream]:
-        """A Lakestream of its own, not started: for questions that hurt it or fill it. Its files go with it."""
+        """A Lakestream of its own, not started, for questions that kill or fill it. Its files are deleted with it."""
         folder = self.folder / f"fresh-{next(self._names)}"
         broker = Lakestream(folder, tables=tables, in_memory=in_memory, **settings)
         try:
@@ -107,14 +107,14 @@ class Yard:
         return name
 
     def client(self, broker: Broker, job: str, **asked: Any) -> Result:
-        """Run a job of bench.client against one broker, after the disk has taken what others left in memory."""
+        """Run a job of bench.client against one broker, after a sync of the disk."""
         os.sync()
         wait_for_quiet(self._patience_s)
         with self.alone(broker):
             return self.beside(broker, job, **asked)()
 
     def beside(self, broker: Broker, job: str, **asked: Any) -> Callable[[], Result]:
-        """Start a job of bench.client at once, and go on; the call that is returned waits for what it found."""
+        """Start a job of bench.client at once; the returned function waits for its result."""
         words = json.dumps({"job": job, "bootstrap": broker.bootstrap, "pids": broker.pids, **asked})
         argv = pinned(CLIENT_CORE, [sys.executable, "-m", "bench.client", words])
         running = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -135,14 +135,14 @@ class Yard:
         return result
 
     def close(self) -> None:
-        """What they stored is thrown away, so nobody waits for a tidy end."""
+        """Kill the brokers: their data are deleted, so an orderly end is not needed."""
         for broker in (self._ours, self._kafka):
             if broker is not None:
                 with contextlib.suppress(ProcessLookupError):
                     broker.kill()
 
     def _warm(self, broker: Broker, total: int) -> None:
-        """Every path that will be measured, until `total` bytes went through the first."""
+        """Use every path that will be measured, until `total` bytes went through the first."""
         topic, done = self.topic(broker), 0
         while done < total:
             asked = {"topic": topic, "partitions": PARTITIONS, "size": 1000, "idempotent": True}
@@ -160,6 +160,6 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 
 def foreign(results: list[Result]) -> str:
-    """How busy everybody else kept the machine meanwhile, in cores."""
+    """The load of other programs meanwhile, in cores."""
     loads = [result["foreign"] for result in results]
     return f"foreign load {min(loads):.2f}-{max(loads):.2f} cores"

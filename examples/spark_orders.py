@@ -1,4 +1,4 @@
-"""A stream that is a table: produce orders, read them as a DataFrame, follow them as a stream, ask them in SQL.
+"""A stream that is a table: produce orders, read them as a DataFrame, follow them as a stream, query them with SQL.
 
     lakestream serve                     # in another terminal
     python examples/spark_orders.py      # needs nothing but the package: Spark, DuckDB and a Java come with it
@@ -31,7 +31,7 @@ def main() -> None:
 
     check_broker(asked.http)
 
-    # Any Kafka client would do; the command line is one that is always there.
+    # Any Kafka client works; the command line is always installed.
     produce(asked.bootstrap, asked.topic, 1000)
 
     # In your own application: SparkSession.builder...getOrCreate(), with any Java from 17 on. This one finds the Java
@@ -40,19 +40,19 @@ def main() -> None:
     spark = running.session
     spark.dataSource.register(Lakestream)
 
-    # A batch: all that was acknowledged up to now, whether it is a row of the table yet or not.
+    # A batch: all records acknowledged up to now, whether they are rows of the table or not.
     orders = spark.read.format("lakestream").option("broker", asked.http).load(asked.topic)
     print(f"batch: {orders.count()} orders")
     by_city = orders.selectExpr(ORDER).groupBy("o.city").sum("o.amount").toDF("city", "amount").orderBy("city")
     by_city.show()
 
-    # A stream: what is there now, in batches of 400, each record once. Then more orders, and it goes on from there.
+    # A stream: the records up to now, in batches of 400, each record once. The second run goes on there.
     for number in (1, 2):
         print(f"stream, run {number}: {follow(spark, asked.http, asked.topic, asked.out)} orders")
         produce(asked.bootstrap, asked.topic, 100)
     running.stop()
 
-    # SQL at once, by DuckDB, over table and tail.
+    # SQL by DuckDB, over table and tail.
     city = "json(value)->>'$.city'"
     query = f'select {city} as city, count(*) as orders from "{asked.topic}" group by all order by all'
     print(lakestream("sql", "--http", asked.http, query))
@@ -65,7 +65,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 def follow(spark, http: str, topic: str, out: Path) -> int:
-    """Write what is new to Parquet files; how many orders that was."""
+    """Write new orders to Parquet files; returns their number."""
     stream = spark.readStream.format("lakestream").option("broker", http).option("maxRecordsPerBatch", 400).load(topic)
     query = (
         stream.selectExpr("stream_partition", "stream_offset", ORDER)
@@ -79,7 +79,7 @@ def follow(spark, http: str, topic: str, out: Path) -> int:
 
 
 def check_broker(http: str) -> None:
-    """Spark's own account of a broker that is not there is long."""
+    """Fail with a short message if there is no broker: Spark's own message is long."""
     try:
         urllib.request.urlopen(f"http://{http}/tables", timeout=10).close()
     except urllib.error.HTTPError:
@@ -89,7 +89,7 @@ def check_broker(http: str) -> None:
 
 
 def lakestream(*arguments: str, lines: str = "") -> str:
-    """The command line of the same name."""
+    """Run a command of `lakestream`; returns its output."""
     command = [sys.executable, "-m", "lakestream.cli.main", *arguments]
     done = subprocess.run(command, input=lines, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,5 @@
-"""The same topic as an ordinary Iceberg table: PyIceberg by the catalog of a broker, and DuckDB on what it gives.
+"""The same topic as an ordinary Iceberg table: PyIceberg reads it by a broker's catalog, and DuckDB queries the rows.
+
 
     python examples/table_readers.py --topic example-orders
 

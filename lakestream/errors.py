@@ -10,7 +10,7 @@ class Retry(LakestreamError):
 
 
 class NoRoom(Retry):
-    """Nothing happened, since the store's disk is full, or a quota is used up: somebody has to make room."""
+    """Nothing happened, since the store's disk is full or a quota is used up: an operator has to make room."""
 
 
 class Unknown(LakestreamError):
@@ -38,24 +38,24 @@ class Exists(LakestreamError):
 
 
 class Unusable(LakestreamError):
-    """A store lets nobody in, or stays away: somebody has to look how it is set up, though it may come back."""
+    """A store refuses access, or does not answer: an operator has to check its settings, though it may come back."""
 
 
 class NoTables(LakestreamError):
-    """Somebody asked a broker that lands nothing for tables."""
+    """A broker without tables was asked for tables."""
 
     def __init__(self, broker: str) -> None:
         super().__init__(f"the broker at {broker} has no tables: start it with tables on (lakestream serve --tables)")
 
 
 class Corrupt(LakestreamError):
-    """Stored bytes are not what was written: stop, and tell a person."""
+    """Stored bytes differ from those that were written: stop, and tell an operator."""
 
 
 class Halted(LakestreamError):
     """This replica must not go on (log went backwards, unknown command, diverged digest).
 
-    A person has to look, unless `restart_helps`: then the state in memory is what is wrong, and not what is stored.
+    An operator has to act, unless `restart_helps`: then the state in memory is wrong, but the stored data is right.
     """
 
     def __init__(self, message: str = "", *, restart_helps: bool = False) -> None:

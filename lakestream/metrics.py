@@ -1,7 +1,7 @@
 """Every figure we publish, in one list, and the plain numbers behind them.
 
-The hot path holds a `Counter` or a `Histogram` and adds to it; what others know already (sizes, sequences) is sampled
-by a callable when somebody scrapes. Nothing here knows how the figures are shown.
+The hot path holds a `Histogram` and adds to it. A figure that a part of the broker counts anyway (sizes, sequences) is
+sampled by a callable at each scrape. Nothing here knows how the figures are shown.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is published: its name without the prefix, its kind, what it says, its labels and bucket bounds."""
+    """One published figure: name without the prefix, kind, help text, labels and bounds of buckets."""
 
     name: str
     kind: str
@@ -81,15 +81,6 @@ TABLE_FILES_PURGED = Figure("table_files_purged", COUNTER, "Files of dropped tab
 FIGURES = tuple(figure for figure in list(globals().values()) if isinstance(figure, Figure))
 
 
-class Counter:
-    """A number that grows: `counter.value += n`."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
-
-
 class Histogram:
     """Counts of observations below each bound, and their sum."""
 
@@ -105,23 +96,15 @@ class Histogram:
         self.total += value
 
 
-Sample = Counter | Histogram | Callable[[], float]
+Sample = Histogram | Callable[[], float]
 
 
 class Metrics:
-    """The figures of one broker. Each series is asked for once, by who writes it, and kept."""
+    """The figures of one broker. The part that writes a series asks for it once, and keeps it."""
 
     def __init__(self) -> None:
         self._series: dict[Figure, dict[tuple[str, ...], Sample]] = {}
         self._changing: dict[Figure, Callable[[], Mapping[tuple[str, ...], float]]] = {}
-
-    def counter(self, figure: Figure, *labels: str) -> Counter:
-        assert figure.kind == COUNTER and len(labels) == len(figure.labels), figure
-        series = self._series.setdefault(figure, {})
-        known = series.get(labels)
-        if not isinstance(known, Counter):
-            series[labels] = known = Counter()
-        return known
 
     def histogram(self, figure: Figure, *labels: str) -> Histogram:
         assert figure.kind == HISTOGRAM and len(labels) == len(figure.labels), figure
@@ -132,17 +115,17 @@ class Metrics:
         return known
 
     def sample(self, figure: Figure, read: Callable[[], float], *labels: str) -> None:
-        """Publish what `read` returns at each scrape: for gauges, and for counters that others keep as plain ints."""
+        """Publish the value that `read` returns at each scrape: gauges, and counters that are plain ints elsewhere."""
         assert figure.kind != HISTOGRAM and len(labels) == len(figure.labels), figure
         self._series.setdefault(figure, {})[labels] = read
 
     def sample_all(self, figure: Figure, read: Callable[[], Mapping[tuple[str, ...], float]]) -> None:
-        """The same for series that come and go: `read` returns them all, by their labels."""
+        """Publish series that come and go: `read` returns all values by their labels."""
         assert figure.kind != HISTOGRAM and figure.labels, figure
         self._changing[figure] = read
 
     def series(self) -> list[tuple[Figure, dict[tuple[str, ...], Sample]]]:
-        """What there is to show, in the order of FIGURES."""
+        """All figures with their series, in the order of FIGURES."""
         known = {**self._series}
         for figure, read in self._changing.items():
             known[figure] = {labels: lambda value=value: value for labels, value in read().items()}  # type: ignore[misc]

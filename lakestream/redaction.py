@@ -1,7 +1,7 @@
-"""Keeps secrets out of everything that is read: log lines, errors, listings of settings.
+"""Keeps secrets out of all text that people read: log lines, errors, listings of settings.
 
-Two nets. Passwords inside URLs are masked wherever a URL is shown. Secrets that are known by value (properties of a
-catalog, keys of a store) are masked in every text that contains them.
+Passwords inside URLs are masked wherever a URL is shown. Secrets that are known by value (properties of a catalog, keys
+of a store) are masked in every text that contains them.
 """
 
 import json
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 MASK: Final = "********"
 SHORTEST: Final = 4
-"""A shorter value is not looked for in texts: it would be found inside ordinary words."""
+"""Shorter values are not masked in texts: ordinary words contain them."""
 
 _STORE_VARIABLES: Final = ("AWS_", "AZURE_", "GOOGLE_", "PYICEBERG_")
 _SECRET_NAME: Final = (
@@ -23,9 +23,9 @@ _ACCOUNT: Final = r"(?:(?<=sas-token)\.[a-z0-9]+|\.[\w-]+\.(?:blob|dfs)\.[\w.-]+
 """Azure's names go on with the account that the secret is for: `fs.azure.account.key.ME.dfs.core.windows.net`."""
 _NAMES: Final = re.compile(rf"(?:{_SECRET_NAME}|\bsas(?:\.[\w-]+)?){_ACCOUNT}?$", re.IGNORECASE)
 _PUBLIC: Final = re.compile(r"(?<!secret[._-])access[._-]key$", re.IGNORECASE)
-"""The name of a key that is no secret: it says who asks."""
+"""The name of a key that is public: it names the client."""
 _USERINFO: Final = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"']*):[^\s\"']*@", re.IGNORECASE)
-"""Up to the last @: a password may have a slash in it."""
+"""Up to the last @, since a password may contain a slash."""
 _QUERY: Final = re.compile(rf"([?&;][\w.-]*{_SECRET_NAME}=)[^\s&\"']+", re.IGNORECASE)
 
 

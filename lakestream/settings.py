@@ -13,30 +13,21 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from lakestream.redaction import MASK, has_password, mask_urls, read_secret, secrets_in, store_secrets
+from lakestream.redaction import has_password, mask_urls, read_secret, secrets_in, store_secrets
+from lakestream.setting_values import ENVIRONMENT_PREFIX, INT32_MAX, INT64_MAX, URL, WHOLE, Value, parsed
+from lakestream.setting_values import Setting as Setting
+from lakestream.setting_values import SettingsError as SettingsError
 
-ENVIRONMENT_PREFIX = "LAKESTREAM_"
 CONFIG_VARIABLE = "LAKESTREAM_CONFIG"
 BOOTSTRAP_VARIABLE = "LAKESTREAM_BOOTSTRAP"
 DEFAULT_CONFIG_FILE = "lakestream.toml"
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 FILE_SUFFIX, FILE_FLAG = "_file", "-file"
-"""Behind the name of a secret setting: the file that has its value."""
+"""Suffixes of a secret setting's name: the setting for the file that has its value."""
 METADATA_FOLDER = "lakestream-metadata"
-"""Where the command log goes if nobody says, and data is a bucket, which cannot hold it."""
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
+"""The command log's folder if no setting names one and the data is in a bucket, which cannot hold it."""
 
-Value = str | int | bool
 T = TypeVar("T", str, int, bool)
-
-
-class SettingsError(ValueError):
-    """A setting is unknown or has a value that cannot be; the message says which and what would be right."""
-
-
-WHOLE, URL = "whole", "url"
-"""How much of a secret setting is hidden where it is shown: all of it, or the password in a URL."""
 
 
 def _setting(
@@ -168,37 +159,8 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One row of the table of settings."""
-
-    name: str
-    kind: type
-    default: Value
-    doc: str
-    group: str
-    low: int
-    high: int
-    choices: tuple[str, ...]
-    secret: str
-    """WHOLE or URL for a setting that holds a secret: FILE_SUFFIX behind its name gives the file that has it."""
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        return ENVIRONMENT_PREFIX + self.name.upper()
-
-    def shown(self, value: object) -> str:
-        """A value as people and clients may see it."""
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        return MASK if text and self.secret == WHOLE else mask_urls(text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Settings with where each came from, and the variables that look like settings but are none."""
+    """The settings, the origin of each, and variables that look like settings but are none."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -243,7 +205,7 @@ def load(
     ignored = tuple(sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in known))
     asked = Settings(**values)  # type: ignore[arg-type]
     if origins["tables"] == "default" and "memory:" in (asked.data[:7], asked.metadata[:7]):
-        # Nobody but the broker itself could read what lies in its memory.
+        # No other process can read the memory of the broker.
         asked = replace(asked, tables=False)
     settings = _checked(asked)
     return Loaded(settings=settings, origins=origins, ignored=ignored)
@@ -252,28 +214,28 @@ def load(
 def _given(
     row: Setting, source: Mapping[str, Any], names: tuple[str, ...], where: tuple[str, ...], folder: Path
 ) -> tuple[Value, str] | None:
-    """What a source says of a setting, by itself or by a file that has the value, and under which of two names."""
+    """The value that a source gives to a setting, directly or by a file, and which of the two names it used."""
     value, file = source.get(names[0]), source.get(names[1]) if row.secret else None
     if value is not None and file is not None:
         raise SettingsError(f"{where[0]} and {where[1]} are both given; one of them is enough")
     if file is not None:
         try:
-            return _parsed(row, read_secret(folder / str(file)), where[1]), names[1]
+            return parsed(row, read_secret(folder / str(file)), where[1]), names[1]
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise SettingsError(f"{where[1]}: {folder / str(file)} cannot be read: {reason}") from None
-    return None if value is None else (_parsed(row, value, where[0]), names[0])
+    return None if value is None else (parsed(row, value, where[0]), names[0])
 
 
 def known_secrets(settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """Every secret value that this process was given: what none of its log lines may show."""
+    """All secret values of this process, which no log line may show."""
     pairs = [part.partition("=") for part in settings.catalog_properties.split(",")]
     properties = {name.strip(): value.strip() for name, _, value in pairs} | {"catalog": settings.catalog}
     return secrets_in({**store_secrets(environ), **properties})
 
 
 def is_secret_file(name: str, rows: Mapping[str, Setting]) -> bool:
-    """Whether this names the file of a secret setting, and no setting."""
+    """Whether the name is that of a secret setting's file, and not of a setting."""
     row = rows.get(name.removesuffix(FILE_SUFFIX)) if name not in rows and name.endswith(FILE_SUFFIX) else None
     return row is not None and row.secret != ""
 
@@ -318,7 +280,7 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def unchosen_metadata(settings: Settings) -> Path | None:
-    """The file of the command log if it lies in the current folder only because nobody chose a place for it."""
+    """The file of the command log if no setting chose its place, so that it lies in the current folder."""
     path = sqlite_path(settings.metadata)
     beside = Path(METADATA_FOLDER).absolute() / "metadata.sqlite"
     return path if data_folder(settings) is None and path == beside else None
@@ -363,55 +325,8 @@ def _row(rows: Mapping[str, Setting], name: str, path: Path) -> Setting:
     raise SettingsError(f"{path}: there is no setting {name!r}; did you mean {near!r}? (`lakestream config` lists all)")
 
 
-_UNITS = {
-    "_bytes": {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30},
-    "_ms": {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000},
-}
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-
-
-def _parsed(row: Setting, value: object, where: str) -> Value:
-    if row.kind is bool:
-        return _parsed_bool(value, where)
-    if row.kind is int:
-        return _parsed_int(row, value, where)
-    if not isinstance(value, str):
-        raise SettingsError(f"{where}: expected text" + ("" if row.secret else f", not {value!r}"))
-    if row.choices:
-        by_lower = {choice.lower(): choice for choice in row.choices}
-        if value.lower() not in by_lower:
-            raise SettingsError(f"{where}: {value!r} is none of {', '.join(row.choices)}")
-        return by_lower[value.lower()]
-    return value
-
-
-def _parsed_bool(value: object, where: str) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = str(value).strip().lower()
-    if word not in _TRUE + _FALSE:
-        raise SettingsError(f"{where}: expected true or false, not {value!r}")
-    return word in _TRUE
-
-
-def _parsed_int(row: Setting, value: object, where: str) -> int:
-    units = next((units for suffix, units in _UNITS.items() if row.name.endswith(suffix)), {"": 1})
-    match = re.fullmatch(r"\s*(-?\d[\d_]*)\s*([a-z]*)\s*", str(value).lower()) if not isinstance(value, bool) else None
-    unit = match[2] if match else ""
-    if row.name.endswith("_bytes"):
-        unit = unit.removesuffix("b").removesuffix("i")
-    if match is None or unit not in units:
-        hint = f", with a unit if you like ({' '.join(u for u in units if u)})" if len(units) > 1 else ""
-        raise SettingsError(f"{where}: expected a whole number{hint}, not {value!r}")
-    number = int(match[1]) * units[unit]
-    if not row.low <= number <= row.high:
-        bounds = f"at least {row.low}" if row.high == INT64_MAX else f"between {row.low} and {row.high}"
-        raise SettingsError(f"{where}: must be {bounds}, not {number}")
-    return number
-
-
 def _checked(settings: Settings) -> Settings:
-    """Fill in what follows from other settings, and refuse what cannot work together."""
+    """Fill in values that follow from other settings, and refuse values that cannot work together."""
     metadata = settings.metadata
     if not metadata:
         folder = data_folder(settings)
@@ -421,8 +336,6 @@ def _checked(settings: Settings) -> Settings:
             metadata = f"sqlite://{(folder or Path(METADATA_FOLDER)).absolute()}/metadata.sqlite"
     elif not is_url(metadata):
         metadata = f"sqlite://{Path(metadata.removeprefix('file://')).absolute()}"
-    if not metadata.startswith(("sqlite:", "memory:", "owner:")):
-        raise SettingsError(f"metadata: {metadata!r} is no URL we know; use sqlite:///path or memory:")
     for name, place in (("data", settings.data), ("metadata", metadata)):
         if has_password(place):
             raise SettingsError(f"{name}: a password has no place in {mask_urls(place)}: locations are public; {KEYS}")
@@ -431,9 +344,9 @@ def _checked(settings: Settings) -> Settings:
     if is_url(settings.data) and re.match(r"memory:|\w+://[^/]", settings.data) is None:
         scheme = settings.data.partition(":")[0]
         raise SettingsError(f"data: {settings.data!r} names no bucket; write {scheme}://BUCKET/PREFIX")
-    if settings.brokers > 1 and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
+    if settings.brokers > 1 and settings.data.startswith("memory:"):
         raise SettingsError("memory: serves one broker only, since processes share no memory; use a folder and sqlite:")
-    if settings.tables and (metadata.startswith("memory:") or settings.data.startswith("memory:")):
+    if settings.tables and settings.data.startswith("memory:"):
         raise SettingsError("tables need a store that Spark can read too, and memory: is none; use a folder or s3://")
     if any("=" not in pair for pair in settings.catalog_properties.split(",") if pair.strip()):
         raise SettingsError("catalog_properties: expected name=value,name=value")

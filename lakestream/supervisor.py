@@ -2,10 +2,10 @@
 
 The contract with a broker's process: it is started as `... broker --id I --ready-fd N`, with its settings as JSON in
 the environment (settings.CHILD_VARIABLE). When it serves, it announces itself on descriptor N (readiness.py). SIGTERM
-asks it to drain and stop. It exits with GIVE_UP if starting it again cannot help, and with NO_STORE if its store is
-shut to it: that ends a start, but no cluster that has served. The pipeline's is the same, but nobody depends on it: it
-starts when the brokers serve, is started again for ever, and if it gives up, tables wait.
-This module imports nothing heavy: the time to the ready line counts.
+asks it to drain and stop. It exits with GIVE_UP if starting it again cannot help, and with NO_STORE if it cannot use
+its store: that ends a start, but not a cluster that has served. The pipeline has the same contract, but no broker
+depends on it: it starts when the brokers serve, is started again for ever, and if it gives up, tables wait. This module
+imports nothing heavy: the time to the ready line counts.
 """
 
 import asyncio
@@ -24,10 +24,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lakestream import settings as config
+from lakestream.assembly.command_log import log_file, log_sharing
 from lakestream.process.locked_file import LockedFile
 from lakestream.process.ports import choose_ports
 from lakestream.process.readiness import GIVE_UP, NO_STORE, Announcement, parse
-from lakestream.process.temporary_folders import Scratch
+from lakestream.process.temporary_folders import TemporaryFolder
 from lakestream.settings import Settings
 
 log = logging.getLogger("lakestream.supervisor")
@@ -38,14 +39,14 @@ FIRST_STARTS_MAX = 4
 OWNER_STOP_S = 3.0
 PIPELINE_BACKOFF_MAX_S = 60.0
 PIPELINE_STOP_S = 5.0
-"""What Spark may take to end, after the last round."""
+"""How long Spark may take to end after the last round."""
 PIPELINE_NEEDS = ("pyarrow", "pyspark")
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What is run for each part; tests put their own here."""
+    """The program of each part; tests use their own."""
 
     broker: tuple[str, ...] = (sys.executable, "-m", "lakestream.cli.main", "broker")
     owner: tuple[str, ...] = (sys.executable, "-m", "lakestream.metadata.stores.owner")
@@ -53,20 +54,19 @@ class Programs:
 
 
 def serve(settings: Settings, programs: Programs | None = None) -> int:
-    """Run until a signal stops us; returns the exit code. Raises SettingsError if it cannot start like this."""
+    """Run until a signal; returns the exit code. Raises SettingsError if the settings do not allow a start."""
     with contextlib.ExitStack() as held:
         held.enter_context(locked(settings))
-        database = config.sqlite_path(settings.metadata)
         each = for_each_broker(settings)
-        sockets = Scratch("serve")
+        sockets = TemporaryFolder("serve")
         held.callback(sockets.remove)
-        return asyncio.run(_Supervisor(each, database, sockets.path, programs or Programs()).run())
+        return asyncio.run(_Supervisor(each, sockets.path, programs or Programs()).run())
 
 
 @contextlib.contextmanager
 def locked(settings: Settings) -> Iterator[None]:
-    """Nobody else serves from the data folder, or from the metadata file, meanwhile."""
-    folder, database = config.data_folder(settings), config.sqlite_path(settings.metadata)
+    """Lock the data folder and the metadata file against other processes that serve or repair."""
+    folder, database = config.data_folder(settings), log_file(settings)
     with contextlib.ExitStack() as held:
         if folder is not None:
             held.enter_context(LockedFile(folder / ".lakestream.lock", f"the data folder {folder}"))
@@ -98,7 +98,7 @@ def for_each_broker(settings: Settings) -> list[Settings]:
 
 
 class _Supervisor:
-    def __init__(self, each: Sequence[Settings], database: Path | None, sockets: Path, programs: Programs) -> None:
+    def __init__(self, each: Sequence[Settings], sockets: Path, programs: Programs) -> None:
         self._each = each
         self._programs = programs
         self._owner: _Child | None = None
@@ -106,13 +106,12 @@ class _Supervisor:
         self._brokers: list[_Child] = []
         self._signals = 0
         self._asked_to_stop = asyncio.Event()
-        self._socket = str(sockets / "log.sock")
-        self._shares = len(each) == 1 and each[0].tables and database is not None
-        """One broker owns the log in its own process, and lets the pipeline use it."""
-        if len(each) > 1 and database is not None:
-            database.parent.mkdir(parents=True, exist_ok=True)
-            argv = (*programs.owner, str(database.absolute()), self._socket)
-            self._owner = _Child("log owner", argv, {}, socket_path=self._socket)
+        socket_path = str(sockets / "log.sock")
+        self._sharing = log_sharing(each[0], socket_path)
+        if (file := self._sharing.owned_file) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            argv = (*programs.owner, str(file.absolute()), socket_path)
+            self._owner = _Child("log owner", argv, {}, socket_path=socket_path)
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -141,24 +140,19 @@ class _Supervisor:
 
     def _broker(self, number: int, settings: Settings) -> "_Child":
         argv = (*self._programs.broker, "--id", str(number))
-        if self._shares:
-            argv += ("--log-socket", self._socket)
-        return _Child(f"broker {number}", argv, self._handed_down(settings, self._owner is not None))
-
-    def _handed_down(self, settings: Settings, by_socket: bool) -> dict[str, str]:
-        if by_socket:
-            settings = replace(settings, metadata=f"owner:{self._socket}")
-        return {config.CHILD_VARIABLE: config.to_json(settings)}
+        if self._sharing.broker_socket:
+            argv += ("--log-socket", self._sharing.broker_socket)
+        return _Child(f"broker {number}", argv, _handed_down(settings, self._sharing.broker_address))
 
     def _start_pipeline(self) -> list[asyncio.Task[int]]:
-        """Beside the brokers, which serve with or without it."""
+        """Start the pipeline beside the brokers, which serve without it as well."""
         if not self._each[0].tables:
             return []
         missing = [name for name in PIPELINE_NEEDS if find_spec(name) is None]
         if missing:
             log.error("tables wait: %s not installed; run `pip install lakestream` again", " and ".join(missing))
             return []
-        environment = self._handed_down(self._each[0], self._owner is not None or self._shares)
+        environment = _handed_down(self._each[0], self._sharing.pipeline_address)
         self._pipeline = _Child("pipeline", self._programs.pipeline, environment, vital=False)
         return [asyncio.create_task(self._pipeline.run())]
 
@@ -224,10 +218,10 @@ class _Supervisor:
         return self._brokers + [child for child in (self._pipeline, self._owner) if child is not None]
 
     async def _stop(self) -> None:
-        """Brokers drain first, and the pipeline; the log's owner goes last, since those who drain still need it."""
+        """Brokers and the pipeline drain first. The owner of the log stops last, since draining needs it."""
         drain_s = self._each[0].drain_ms / 1000
         landing = [self._pipeline.stop(drain_s + PIPELINE_STOP_S)] if self._pipeline is not None else []
-        if self._shares:
+        if self._sharing.broker_socket:
             await asyncio.gather(*landing)
             landing = []
         await asyncio.gather(*(child.stop(drain_s) for child in self._brokers), *landing)
@@ -235,8 +229,13 @@ class _Supervisor:
             await self._owner.stop(OWNER_STOP_S)
 
 
+def _handed_down(settings: Settings, log_address: str) -> dict[str, str]:
+    """The environment in which a child finds its settings, with the address at which it reaches the command log."""
+    return {config.CHILD_VARIABLE: config.to_json(replace(settings, metadata=log_address))}
+
+
 def _how_called() -> str:
-    """How this program was started, for who wants to do it again."""
+    """The command line that started this program, for the hints to the user."""
     script = sys.argv[0]
     return f"{sys.executable} -m lakestream" if script.endswith("__main__.py") else script
 
@@ -244,7 +243,7 @@ def _how_called() -> str:
 class _Child:
     """One process that is started again whenever it dies, until it is stopped or gives up.
 
-    One that is not `vital` is never given up for dying: it is tried more and more seldom, as long as others serve.
+    A child that is not `vital` may die as often as it likes: it is started again, more and more seldom.
     """
 
     def __init__(
@@ -291,7 +290,7 @@ class _Child:
         return 0
 
     async def serves(self) -> None:
-        """Return when it has come to serve for the first time."""
+        """Return when the child serves for the first time."""
         await self._served.wait()
 
     def signal(self, number: int) -> None:
@@ -355,7 +354,7 @@ class _Child:
         return False
 
     def _spawn(self, argv: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
-        """Its own session, so that Ctrl-C reaches only us; its output to our errors, so that ours stays one line."""
+        """A session of its own, so that Ctrl-C reaches the supervisor only; its output goes to our standard error."""
         output = subprocess.DEVNULL if self._socket_path else 2
         return subprocess.Popen(
             argv, env=self._environment, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=output, start_new_session=True,
@@ -364,7 +363,7 @@ class _Child:
 
 
 def _tie_to_parent(parent: int) -> Callable[[], None]:
-    """What a child does first: ask the kernel to kill it when the supervisor dies, however that happens."""
+    """The first step of a child: ask the kernel to kill it when the supervisor dies, however it dies."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def tie() -> None:

@@ -1,7 +1,7 @@
-"""What a broker has where topics become tables: the catalog, old records, the tail, the purger and their figures.
+"""A broker's parts for tables: the catalog, history, the tail, the purger and their figures.
 
 It is made only with the setting `tables`. Where a cluster's tables lie is known when the broker has joined, and the
-libraries are large, so each part comes to be with the first request that needs it.
+libraries are large, so each part is made by the first request that needs it.
 """
 
 import asyncio
@@ -18,26 +18,26 @@ from lakestream.assembly.publishing import publish_tables
 from lakestream.data.tables.iceberg.metadata.files import MetadataFiles
 from lakestream.data.tables.stores.allowed_locations import allowed_locations
 from lakestream.data.tables.stores.engine_settings import engine_settings
-from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.stores.routed_store import RoutedStore, external_roots, store_options
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import Missing, Rejected
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
 from lakestream.model.catalog.care import KINDS, RequestCare
+from lakestream.model.catalog.landed import HoldTopic
 from lakestream.model.catalog.names import Warehouse, warehouse_uri
-from lakestream.model.catalog.tables import HoldTopic
 from lakestream.model.commands import Body
 from lakestream.model.reasons import No, Reason
 from lakestream.pipeline.lag import lag_s, lags
 from lakestream.pipeline.listing import Listing, describe_request, pack
 from lakestream.protocol.http.care import TableSources
 from lakestream.settings import Settings, data_uri
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.housekeeping.purger import Purger
 
 TOPICS_MEASURED = 1000
-"""The lag of more topics than this is in no metric of its own."""
+"""Topics above this number have no metric of their own for the lag."""
 
 
 class Lake:
@@ -50,16 +50,16 @@ class Lake:
         self._random = random
         self._grace_ms = settings.collector_grace_ms
         self._allowed = allowed_locations(settings)
-        self._store = WiderStore(
+        self._store = RoutedStore(
             open_table_store(self._root),
-            lambda: [*outside_roots(replica.state.catalog), *self._allowed],
+            lambda: [*external_roots(replica.state.catalog), *self._allowed],
             lambda: _options_elsewhere(settings),
         )
         self._catalog: ASGIApp | None = None
         self._purger: Purger | None = None
         self._checking = asyncio.Lock()
         self._listing = Listing(self._store, settings.catalog_namespace)
-        self.history = History(replica, self._store)
+        self.history = HistoryReader(replica, self._store)
 
     def publish(self, metrics: Metrics) -> None:
         def purged_files() -> int:
@@ -91,7 +91,7 @@ class Lake:
         return packed
 
     async def tails(self, topics: Sequence[str]) -> bytes:
-        """The same for those of some topics that exist, all at one moment."""
+        """As `tail`, for the existing ones of some topics, all at one moment."""
         module = await _imported("lakestream.data.tables.reading.tail")
         await self._replica.catch_up()
         state = self._replica.state
@@ -103,7 +103,7 @@ class Lake:
         return TableSources(self.tables, self.ask_care, self.care_answer)
 
     async def tables(self, topic: str | None) -> bytes:
-        """Every topic's table, or one, in words. Raises Missing if there is no such topic."""
+        """The description of every topic's table, or of one. Raises Missing if there is no such topic."""
         return pack(await asyncio.to_thread(self._listing.tables, self._replica.state, topic))
 
     async def ask_care(self, topic: str, kind: str, arguments: dict[str, str]) -> bytes:
@@ -133,7 +133,7 @@ class Lake:
             raise Rejected(Reason.INVALID_REQUEST, message)
 
     async def care_answer(self, request: str) -> bytes:
-        """How far a request is. Raises Missing if nobody made it, or long ago."""
+        """The progress of a request. Raises Missing if the request is unknown or was forgotten."""
         try:
             wanted = bytes.fromhex(request)
         except ValueError:
@@ -158,15 +158,15 @@ class Lake:
 
 
 def _options_elsewhere(settings: Settings) -> dict[str, str]:
-    """What object stores need that another catalog has placed tables in. PyIceberg comes in only where it is asked."""
+    """The options of object stores in which another catalog placed tables. Only such a catalog imports PyIceberg."""
     if not settings.catalog:
         return {}
-    from lakestream.data.tables.iceberg.other_catalog import address_of
+    from lakestream.data.tables.iceberg.pyiceberg_catalog import address_of
 
     address = address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties)
     return store_options(address.all_properties()) if address is not None else {}
 
 
 async def _imported(name: str) -> Any:
-    """A module, loaded in a thread if it is not there: the event loop has others to serve."""
+    """A module, imported in a thread so that the event loop is not held."""
     return await asyncio.to_thread(importlib.import_module, name)

@@ -1,4 +1,4 @@
-"""Which part each published figure is read from."""
+"""The part from which each published figure is read."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,10 +20,10 @@ from lakestream.stream.housekeeping.mover import Mover
 from lakestream.stream.housekeeping.retention import Retention
 
 if TYPE_CHECKING:
-    from lakestream.stream.history import History
+    from lakestream.stream.history import HistoryReader
 
 REFUSALS = ("api", "failure", "frame", "http", "idle", "request", "slow", "stalled", "tls", "too many", "version")
-"""Why a connection may be closed, as connection.py and server.py say it; "failure" is a fault of ours."""
+"""The kinds of closed connections in connection.py and server.py; "failure" is an error of the broker."""
 
 
 def publish_server(metrics: Metrics, server: KafkaServer) -> None:
@@ -101,7 +101,7 @@ def publish_state(metrics: Metrics, replica: Replica, ready: Callable[[], str | 
 
 
 def publish_tables(
-    metrics: Metrics, history: "History", lag_s: Callable[[], float], purged_files: Callable[[], int],
+    metrics: Metrics, history: "HistoryReader", lag_s: Callable[[], float], purged_files: Callable[[], int],
     topic_lags: Callable[[], Mapping[tuple[str, ...], float]],
 ) -> None:  # fmt: skip
     metrics.sample_all(m.TOPIC_TABLE_LAG_SECONDS, topic_lags)

@@ -18,10 +18,10 @@ from lakestream.settings import CHILD_VARIABLE, from_json, known_secrets
 
 @click.command(cls=SettingsCommand, hidden=True)
 @click.option("--id", "broker_id", type=click.IntRange(min=0), required=True, help="The broker's id.")
-@click.option("--ready-fd", type=click.IntRange(min=0), help="Descriptor on which to say that it serves.")
-@click.option("--log-socket", default="", help="Socket behind which the pipeline finds this broker's command log.")
+@click.option("--ready-fd", type=click.IntRange(min=0), help="File descriptor on which the broker reports its ports.")
+@click.option("--log-socket", default="", help="Socket on which this broker offers its command log to the pipeline.")
 def broker(broker_id: int, ready_fd: int | None, log_socket: str, **flags: Any) -> None:
-    """Run one broker until SIGTERM. Its settings come from the supervisor, or like those of `serve`."""
+    """Run one broker until SIGTERM. The supervisor passes the settings on; without it they are given as to `serve`."""
     inherited = os.environ.pop(CHILD_VARIABLE, None)
     settings = from_json(inherited) if inherited else loaded_settings(flags).settings
     check_exposure(settings)

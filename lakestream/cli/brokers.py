@@ -1,10 +1,10 @@
-"""`lakestream brokers`: who is alive, where, since which epoch."""
+"""`lakestream brokers`: the live brokers with their addresses and epochs."""
 
 import asyncio
 
 import click
 
-from lakestream.cli.client.cluster_client import BROKER, Client, open_client
+from lakestream.cli.client.cluster_client import BROKER, ClusterClient, open_client
 from lakestream.cli.client.codes import KafkaError
 from lakestream.cli.client.connection import Unreachable
 from lakestream.cli.options import bootstrap_option, json_option
@@ -18,7 +18,7 @@ COLUMNS = ("id", "host", "port", "http", "epoch", "pid")
 @json_option
 @bootstrap_option
 def brokers(bootstrap: str, as_json: bool) -> None:
-    """List the live brokers. What a broker that does not answer would say of itself is left open."""
+    """List the live brokers. A broker that does not answer has no HTTP port, epoch and pid in the list."""
     rows = asyncio.run(_brokers(bootstrap))
     if as_json:
         print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
@@ -32,20 +32,20 @@ async def _brokers(bootstrap: str) -> list[tuple[Cell, ...]]:
         return list(await asyncio.gather(*(_row(client, broker) for broker in found)))
 
 
-async def _row(client: Client, broker: MetadataResponseBroker) -> tuple[Cell, ...]:
-    """Each broker is asked itself, since only it knows its process."""
-    said: dict[str, str | None] = {}
+async def _row(client: ClusterClient, broker: MetadataResponseBroker) -> tuple[Cell, ...]:
+    """Ask the broker itself, since only it knows its process."""
+    known: dict[str, str | None] = {}
     try:
         connection = await client.node(broker.host, broker.port)
-        said = {config.name: config.value for config in await client.configs(BROKER, str(broker.node_id), connection)}
+        known = {config.name: config.value for config in await client.configs(BROKER, str(broker.node_id), connection)}
     except (Unreachable, KafkaError):
         pass
-    epoch, pid = said.get("lakestream.epoch"), said.get("lakestream.pid")
+    epoch, pid = known.get("lakestream.epoch"), known.get("lakestream.pid")
     return (
         broker.node_id,
         broker.host,
         broker.port,
-        said.get("lakestream.http"),
+        known.get("lakestream.http"),
         int(epoch) if epoch else None,
         int(pid) if pid else None,
     )

@@ -13,7 +13,7 @@ from lakestream.settings import Setting, Settings, table
 @json_option
 @click.option("--markdown", is_flag=True, help="Print the table of settings as documentation.")
 def config(as_json: bool, markdown: bool, **flags: Any) -> None:
-    """List every setting with its value and where that came from: a flag, a variable, a file, the default."""
+    """List every setting, its value, and where the value came from: a flag, a variable, a file or the default."""
     if markdown:
         click.echo(markdown_table(), nl=False)
         return
@@ -26,14 +26,14 @@ def config(as_json: bool, markdown: bool, **flags: Any) -> None:
             for row, value, origin in listed
         ])  # fmt: skip
         return
-    print_table(("setting", "value", "from", "what it is"), [(r.name, r.shown(v), o, r.doc) for r, v, o in listed])
+    print_table(("setting", "value", "from", "meaning"), [(r.name, r.shown(v), o, r.doc) for r, v, o in listed])
     for name in loaded.ignored:
         say(f"warning: {name} names no setting and is ignored")
 
 
 def markdown_table() -> str:
-    """The settings as docs/OPERATIONS.md has them."""
-    lines = ["| setting | default | what it is |", "|---|---|---|"]
+    """The settings as the table in docs/OPERATIONS.md."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
     for row in table().values():
         default = f"`{row.shown(row.default)}`" if row.default != "" else ""
         lines.append(f"| `{row.name}` | {default} | {row.doc} |")
@@ -41,6 +41,6 @@ def markdown_table() -> str:
 
 
 def _value(row: Setting, settings: Settings) -> object:
-    """A setting's value, masked where a part of it is secret."""
+    """A setting's value, with secret parts masked."""
     value = getattr(settings, row.name)
     return row.shown(value) if isinstance(value, str) else value

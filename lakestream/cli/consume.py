@@ -1,4 +1,4 @@
-"""`lakestream consume`: the records of topics on standard output, alone or as a member of a group."""
+"""`lakestream consume`: prints the records of topics, alone or as a member of a group."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestream.cli.client.cluster_client import EARLIEST, LATEST, Client, Place, open_client
+from lakestream.cli.client.cluster_client import EARLIEST, LATEST, ClusterClient, Place, open_client
 from lakestream.cli.client.texts import format_json, format_text
 from lakestream.cli.groups import committed_offsets, parse_time
 from lakestream.cli.options import bootstrap_option
@@ -19,15 +19,15 @@ from lakestream.cli.output import say
 from lakestream.errors import LakestreamError
 
 if TYPE_CHECKING:
-    from lakestream.cli.client.reader import Fetched
+    from lakestream.cli.client.reader import FetchedRecord
 
 WAIT_MS = 500
 COMMIT_EVERY_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Wish:
-    """What was asked for."""
+class _Options:
+    """The arguments of the command, and the event that ends it."""
 
     topics: tuple[str, ...]
     group: str | None
@@ -40,7 +40,7 @@ class _Wish:
 
 
 def _is_start(_: click.Context, __: click.Parameter, where: str | None) -> str | None:
-    """A start that cannot be is the command's fault, and told before anybody is asked."""
+    """Refuse an invalid start before the command connects to a broker."""
     if where is not None and where.startswith("@"):
         parse_time(where[1:])
     elif where not in (None, "earliest", "latest") and re.fullmatch(r"[-+]?\d+", where) is None:
@@ -50,18 +50,25 @@ def _is_start(_: click.Context, __: click.Parameter, where: str | None) -> str |
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--from-beginning", is_flag=True, help="Start with the oldest record; else with what comes next.")
+@click.option("--from-beginning", is_flag=True, help="Start with the oldest record. Default: with new records.")
 @click.option(
     "--offset", "-o", metavar="WHERE", callback=_is_start,
-    help="Start at: N, -N (from the end), earliest, latest, @TIME.",
+    help="Start at offset N, N records before the end (-N), earliest, latest, or @TIME.",
 )  # fmt: skip
-@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these.")
-@click.option("--group", "-g", metavar="NAME", help="Share the partitions with this group, and commit offsets.")
-@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
-@click.option("--exit-at-end", "-e", is_flag=True, help="Stop at what is the end now.")
-@click.option("--key-separator", "-k", metavar="TEXT", help="Print keys, with this behind them.")
-@click.option("--headers", is_flag=True, help="Print headers in front, as name:value,... and a tab.")
-@click.option("--json", "as_json", is_flag=True, help="Print each record as an object on a line.")
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Read only this partition; repeatable.",
+)
+@click.option("--group", "-g", metavar="NAME", help="Consume as a member of this group, and commit offsets.")
+@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after this number of records.")
+@click.option("--exit-at-end", "-e", is_flag=True, help="Stop at the offset that is the end now.")
+@click.option("--key-separator", "-k", metavar="TEXT", help="Print each key, followed by this text, before its value.")
+@click.option("--headers", is_flag=True, help="Print headers first, as name:value,... and a tab.")
+@click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON object on one line.")
 @bootstrap_option
 def consume(
     bootstrap: str,
@@ -78,20 +85,21 @@ def consume(
 ) -> None:
     """Print the records of topics until Ctrl-C.
 
-    In a group, a partition goes on at its committed offset; the start that was asked for counts where there is none.
+    In a group, a partition is read on from its committed offset; --offset and --from-beginning count for partitions
+    without one.
     """
     if offset is not None and from_beginning:
-        raise click.UsageError("--offset and --from-beginning contradict each other")
+        raise click.UsageError("give either --offset or --from-beginning, not both")
     if group is not None and partitions:
-        raise click.UsageError("in a --group partitions are shared out; --partition cannot choose")
+        raise click.UsageError("give either --group or --partition: a group assigns partitions to its members")
 
-    def show(record: "Fetched") -> bytes:
+    def show(record: "FetchedRecord") -> bytes:
         if as_json:
             return format_json(record.topic, record.partition, record.offset, record.timestamp, record.line)
         return format_text(record.line, key_separator, headers)
 
     async def run() -> int:
-        wish = _Wish(
+        options = _Options(
             topics=topics,
             group=group,
             partitions=partitions,
@@ -101,49 +109,49 @@ def consume(
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, wish.stop.set)
+            loop.add_signal_handler(number, options.stop.set)
         async with open_client(bootstrap) as client:
-            return await (_in_group(client, wish, show) if group else _alone(client, wish, show))
+            return await (_in_group(client, options, show) if group else _alone(client, options, show))
 
     count = asyncio.run(run())
     if sys.stderr.isatty():
         say(f"consumed {count:,} record{'' if count == 1 else 's'}")
 
 
-async def _alone(client: Client, wish: _Wish, show: Callable[["Fetched"], bytes]) -> int:
-    places = [place for topic in wish.topics for place in await _chosen(client, topic, wish.partitions)]
-    positions = await _start(client, places, wish.start)
+async def _alone(client: ClusterClient, options: _Options, show: Callable[["FetchedRecord"], bytes]) -> int:
+    places = [place for topic in options.topics for place in await _chosen(client, topic, options.partitions)]
+    positions = await _start(client, places, options.start)
     count = 0
-    async for records in _follow(client, wish, positions, wish.stop):
-        count += _print(records, show, wish, count)
-        if wish.max_messages is not None and count >= wish.max_messages:
+    async for records in _follow(client, options, positions, options.stop):
+        count += _print(records, show, options, count)
+        if options.max_messages is not None and count >= options.max_messages:
             break
     return count
 
 
-async def _in_group(client: Client, wish: _Wish, show: Callable[["Fetched"], bytes]) -> int:
-    from lakestream.cli.client.membership import Membership
+async def _in_group(client: ClusterClient, options: _Options, show: Callable[["FetchedRecord"], bytes]) -> int:
+    from lakestream.cli.client.membership import GroupMembership
 
-    assert wish.group is not None
-    for topic in wish.topics:
+    assert options.group is not None
+    for topic in options.topics:
         await client.partitions(topic)
-    member = Membership(client, wish.group, wish.topics)
+    member = GroupMembership(client, options.group, options.topics)
     loop = asyncio.get_running_loop()
     count = 0
     try:
-        while not wish.stop.is_set():
-            places = await _first(member.join(), wish.stop)
+        while not options.stop.is_set():
+            places = await _first(member.join(), options.stop)
             if places is None:
                 break
-            committed = await committed_offsets(client, wish.group)
-            fresh = await _start(client, [place for place in places if place not in committed], wish.start)
+            committed = await committed_offsets(client, options.group)
+            fresh = await _start(client, [place for place in places if place not in committed], options.start)
             positions = fresh | {place: committed[place] for place in places if place in committed}
             done, next_commit = dict(fresh), loop.time() + COMMIT_EVERY_S
-            async for records in _follow(client, wish, positions, wish.stop, member.lost):
-                shown = _print(records, show, wish, count)
+            async for records in _follow(client, options, positions, options.stop, member.lost):
+                shown = _print(records, show, options, count)
                 count += shown
                 done |= {(r.topic, r.partition): r.offset + 1 for r in records[:shown]}
-                full = wish.max_messages is not None and count >= wish.max_messages
+                full = options.max_messages is not None and count >= options.max_messages
                 if done and (full or loop.time() >= next_commit):
                     await member.commit(done)
                     done, next_commit = {}, loop.time() + COMMIT_EVERY_S
@@ -159,32 +167,32 @@ async def _in_group(client: Client, wish: _Wish, show: Callable[["Fetched"], byt
 
 
 async def _follow(
-    client: Client, wish: _Wish, positions: dict[Place, int], *stops: asyncio.Event
-) -> AsyncIterator[list["Fetched"]]:
-    """Records as they come, also none now and then, until one of the events, or the end if that was asked for."""
-    from lakestream.cli.client.reader import Reader
+    client: ClusterClient, options: _Options, positions: dict[Place, int], *stops: asyncio.Event
+) -> AsyncIterator[list["FetchedRecord"]]:
+    """Yield records as they arrive, at times an empty list, until one of the events, or the end with --exit-at-end."""
+    from lakestream.cli.client.reader import RecordReader
 
-    ends = await client.offsets(dict.fromkeys(positions, LATEST)) if wish.exit_at_end else {}
-    reader = Reader(client, positions, EARLIEST)
+    ends = await client.offsets(dict.fromkeys(positions, LATEST)) if options.exit_at_end else {}
+    reader = RecordReader(client, positions, EARLIEST)
     while not any(stop.is_set() for stop in stops):
-        if wish.exit_at_end and all(reader.positions[place] >= end for place, end in ends.items()):
+        if options.exit_at_end and all(reader.positions[place] >= end for place, end in ends.items()):
             return
         records = await _first(reader.poll(WAIT_MS) if positions else _nothing(), *stops)
         if records is None:
             return
-        if wish.exit_at_end:
+        if options.exit_at_end:
             records = [r for r in records if r.offset < ends[(r.topic, r.partition)]]
         yield records
 
 
-async def _nothing() -> list["Fetched"]:
-    """A group may have more members than partitions; such a member waits for its time."""
+async def _nothing() -> list["FetchedRecord"]:
+    """The poll of a member without partitions: a group may have more members than partitions."""
     await asyncio.sleep(WAIT_MS / 1000)
     return []
 
 
 async def _first(work: Any, *stops: asyncio.Event) -> Any:
-    """What `work` gives, or None if one of the events is set before; the work is given up then."""
+    """The result of `work`, or None if one of the events is set first; then the work is cancelled."""
     tasks = [asyncio.ensure_future(work), *(asyncio.ensure_future(stop.wait()) for stop in stops)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -196,9 +204,11 @@ async def _first(work: Any, *stops: asyncio.Event) -> Any:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _print(records: list["Fetched"], show: Callable[["Fetched"], bytes], wish: _Wish, before: int) -> int:
-    """Written and flushed before offsets are committed: a record may come twice, but is never missed."""
-    room = len(records) if wish.max_messages is None else wish.max_messages - before
+def _print(
+    records: list["FetchedRecord"], show: Callable[["FetchedRecord"], bytes], options: _Options, before: int
+) -> int:
+    """Print and flush, before offsets are committed: a record may be printed twice, but none is missed."""
+    room = len(records) if options.max_messages is None else options.max_messages - before
     shown = records[:room]
     if shown:
         sys.stdout.buffer.write(b"".join(map(show, shown)))
@@ -206,16 +216,17 @@ def _print(records: list["Fetched"], show: Callable[["Fetched"], bytes], wish: _
     return len(shown)
 
 
-async def _chosen(client: Client, topic: str, partitions: Iterable[int]) -> list[Place]:
-    there = await client.partitions(topic)
-    wanted = list(partitions) or there
-    missing = sorted(set(wanted) - set(there))
+async def _chosen(client: ClusterClient, topic: str, partitions: Iterable[int]) -> list[Place]:
+    existing = await client.partitions(topic)
+    wanted = list(partitions) or existing
+    missing = sorted(set(wanted) - set(existing))
     if missing:
-        raise LakestreamError(f"topic {topic!r} has no partition {missing[0]}; it has {len(there)}, from 0")
+        last = len(existing) - 1
+        raise LakestreamError(f"topic {topic!r} has no partition {missing[0]}; its partitions are 0 to {last}")
     return [(topic, partition) for partition in wanted]
 
 
-async def _start(client: Client, places: list[Place], where: str) -> dict[Place, int]:
+async def _start(client: ClusterClient, places: list[Place], where: str) -> dict[Place, int]:
     """The first offset to read of each partition."""
     if where in ("earliest", "latest"):
         return await client.offsets(dict.fromkeys(places, EARLIEST if where == "earliest" else LATEST))
@@ -226,14 +237,14 @@ async def _start(client: Client, places: list[Place], where: str) -> dict[Place,
     number = int(where)
     latest = await client.offsets(dict.fromkeys(places, LATEST))
     if number >= 0:
-        _say_short({place: end for place, end in latest.items() if end < number}, number)
+        _say_beyond_end({place: end for place, end in latest.items() if end < number}, number)
         return {place: min(number, latest[place]) for place in places}
     earliest = await client.offsets(dict.fromkeys(places, EARLIEST))
     return {place: max(earliest[place], latest[place] + number) for place in places}
 
 
-def _say_short(ends: dict[Place, int], number: int) -> None:
-    """Of partitions that end before the offset that was asked for; they are read from their end on."""
+def _say_beyond_end(ends: dict[Place, int], number: int) -> None:
+    """Name partitions that end before the start offset: the command reads them from their end on."""
     if ends:
         (topic, partition), end = min(ends.items())
         more = f" ({len(ends):,} partitions do)" if len(ends) > 1 else ""

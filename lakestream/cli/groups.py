@@ -1,4 +1,4 @@
-"""`lakestream groups`: list, describe with lag, reset offsets, delete."""
+"""`lakestream groups`: lists and describes consumer groups, resets and deletes their offsets, deletes groups."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from lakestream.cli.client.assignment import PROTOCOL_TYPE, decode_assignment
-from lakestream.cli.client.cluster_client import EARLIEST, LATEST, Client, Place, open_client
+from lakestream.cli.client.cluster_client import EARLIEST, LATEST, ClusterClient, Place, open_client
 from lakestream.cli.client.codes import check
 from lakestream.cli.client.connection import Unreachable
 from lakestream.cli.client.membership import commit_code, commit_request
-from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option
+from lakestream.cli.options import HelpfulGroup, bootstrap_option, group_bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table, say
 from lakestream.errors import LakestreamError
 from lakestream.protocol.kafka.messages.groups import (
@@ -33,9 +33,9 @@ ANSWER_S = 30.0
 
 
 @click.group(cls=HelpfulGroup)
-@bootstrap_above
+@group_bootstrap_option
 def groups() -> None:
-    """List and describe consumer groups, reset their offsets."""
+    """List and describe consumer groups, and reset their offsets."""
 
 
 @groups.command("list")
@@ -64,7 +64,7 @@ def list_groups(bootstrap: str, as_json: bool) -> None:
     elif rows:
         print_table(("group", "state", "protocol type"), rows)
     else:
-        say("there are no groups yet; `lakestream consume TOPIC --group NAME` makes one")
+        say("there are no groups yet; `lakestream consume TOPIC --group NAME` creates one")
 
 
 @groups.command()
@@ -72,7 +72,7 @@ def list_groups(bootstrap: str, as_json: bool) -> None:
 @json_option
 @bootstrap_option
 def describe(bootstrap: str, names: tuple[str, ...], as_json: bool) -> None:
-    """Show the members of groups, and how far each partition is from its end."""
+    """Show the members of groups, and the lag of each partition."""
 
     async def run() -> list[dict[str, Any]]:
         async with open_client(bootstrap) as client:
@@ -89,13 +89,14 @@ def describe(bootstrap: str, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970 of a number or an ISO 8601 time (local, if it names no zone)."""
+    """A number of milliseconds since 1970, or an ISO 8601 time (local without a zone), in milliseconds."""
     if text.isdigit():
         return int(text)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time; write 2026-01-31T12:00:00 or milliseconds since 1970") from None
+        told = f"{text!r} is not a time; write 2026-01-31T12:00:00 or milliseconds since 1970"
+        raise click.BadParameter(told) from None
 
 
 def _is_time(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
@@ -106,29 +107,38 @@ def _is_time(_: click.Context, __: click.Parameter, text: str | None) -> str | N
 
 @groups.command("reset-offsets")
 @click.argument("group")
-@click.option("--topic", "-t", "topics", multiple=True, metavar="TOPIC[:P,...]", help="Which; else all that it has.")
-@click.option("--to-earliest", is_flag=True, help="To the beginning.")
-@click.option("--to-latest", is_flag=True, help="To the end.")
-@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset, within what is there.")
-@click.option("--to-timestamp", metavar="WHEN", callback=_is_time, help="To what came from then on: ISO 8601, or ms.")
-@click.option("--shift-by", type=int, metavar="N", help="From the committed offset, forwards or (negative) back.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--execute", is_flag=True, hidden=True, expose_value=False, help="As Kafka's tool wants it.")
+@click.option(
+    "--topic", "-t", "topics", multiple=True, metavar="TOPIC[:P,...]", help="Which partitions. Default: all committed."
+)
+@click.option("--to-earliest", is_flag=True, help="Set to the start of the log.")
+@click.option("--to-latest", is_flag=True, help="Set to the end of the log.")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="Set to this offset, within the log.")
+@click.option(
+    "--to-timestamp", metavar="WHEN", callback=_is_time, help="Set to the first record since: ISO 8601, or ms."
+)
+@click.option("--shift-by", type=int, metavar="N", help="Move by N offsets, forward or (negative) back.")
+@click.option("--dry-run", is_flag=True, help="Show the new offsets without setting them.")
+@click.option(
+    "--execute", is_flag=True, hidden=True, expose_value=False, help="Has no effect; Kafka's tool requires it."
+)
 @json_option
 @bootstrap_option
 def reset_offsets(bootstrap: str, group: str, topics: tuple[str, ...], dry_run: bool, as_json: bool, **to: Any) -> None:
-    """Set where a group without live members goes on."""
+    """Set the committed offsets of an idle group.
+
+    The group must have no live members.
+    """
     chosen = [name for name, value in to.items() if value is not None and value is not False]
     if len(chosen) != 1:
         flags = ", ".join("--" + name.replace("_", "-") for name in to)
-        raise click.UsageError(f"say where to: exactly one of {flags}")
+        raise click.UsageError(f"give exactly one of {flags}")
 
     async def run() -> list[tuple[str, int, int | None, int]]:
         async with open_client(bootstrap) as client:
             committed = await committed_offsets(client, group)
             places = await _places(client, topics) if topics else list(committed)
             if not places:
-                raise LakestreamError(f"group {group!r} has no offsets yet; name topics with --topic")
+                raise LakestreamError(f"group {group!r} has no committed offsets; name the topics with --topic")
             targets = await _targets(client, places, committed, chosen[0], to[chosen[0]])
             if not dry_run:
                 doing = f"resetting offsets of {group!r}"
@@ -147,7 +157,10 @@ def reset_offsets(bootstrap: str, group: str, topics: tuple[str, ...], dry_run: 
 @click.argument("names", nargs=-1, required=True)
 @bootstrap_option
 def delete(bootstrap: str, names: tuple[str, ...]) -> None:
-    """Delete groups without live members, with their offsets."""
+    """Delete idle groups with their offsets.
+
+    The groups must have no live members.
+    """
 
     async def run() -> None:
         async with open_client(bootstrap) as client:
@@ -162,10 +175,15 @@ def delete(bootstrap: str, names: tuple[str, ...]) -> None:
 
 @groups.command("delete-offsets")
 @click.argument("group")
-@click.option("--topic", "-t", "topics", multiple=True, required=True, metavar="TOPIC[:P,...]", help="Which.")
+@click.option(
+    "--topic", "-t", "topics", multiple=True, required=True, metavar="TOPIC[:P,...]", help="Which partitions."
+)
 @bootstrap_option
 def delete_offsets(bootstrap: str, group: str, topics: tuple[str, ...]) -> None:
-    """Forget a group's offsets of topics that none of its live members reads."""
+    """Delete a group's offsets of some topics.
+
+    No live member of the group may read these topics.
+    """
 
     async def run() -> int:
         async with open_client(bootstrap) as client:
@@ -182,9 +200,9 @@ def delete_offsets(bootstrap: str, group: str, topics: tuple[str, ...]) -> None:
     click.echo(f"deleted the offsets of {asyncio.run(run())} partitions from group {group}")
 
 
-async def committed_offsets(client: Client, group: str) -> dict[Place, int]:
-    """All offsets that a group has committed."""
-    # Both forms are filled in; the version that is spoken takes its own.
+async def committed_offsets(client: ClusterClient, group: str) -> dict[Place, int]:
+    """All committed offsets of a group."""
+    # Both forms of the request are filled in; the version in use encodes the one that it knows.
     request = OffsetFetchRequest(
         group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group_id=group, topics=None)]
     )
@@ -200,7 +218,7 @@ async def committed_offsets(client: Client, group: str) -> dict[Place, int]:
     }
 
 
-async def _describe(client: Client, name: str) -> dict[str, Any]:
+async def _describe(client: ClusterClient, name: str) -> dict[str, Any]:
     request = DescribeGroupsRequest(groups=[name])
     answer = await client.ask_group(name, request, lambda a: a.groups[0].error_code, f"group {name!r}")
     group: DescribedGroup = answer.groups[0]
@@ -236,27 +254,28 @@ async def _describe(client: Client, name: str) -> dict[str, Any]:
     }
 
 
-async def _places(client: Client, topics: Iterable[str]) -> list[Place]:
+async def _places(client: ClusterClient, topics: Iterable[str]) -> list[Place]:
     """The partitions meant by TOPIC or TOPIC:0,2."""
     places: list[Place] = []
     for text in topics:
         topic, _, chosen = text.partition(":")
-        there = await client.partitions(topic)
+        existing = await client.partitions(topic)
         try:
-            wanted = [int(number) for number in chosen.split(",")] if chosen else there
+            wanted = [int(number) for number in chosen.split(",")] if chosen else existing
         except ValueError:
             raise click.UsageError(f"--topic takes TOPIC or TOPIC:0,2, not {text!r}") from None
-        missing = sorted(set(wanted) - set(there))
+        missing = sorted(set(wanted) - set(existing))
         if missing:
-            raise LakestreamError(f"topic {topic!r} has no partition {missing[0]}")
+            last = len(existing) - 1
+            raise LakestreamError(f"topic {topic!r} has no partition {missing[0]}; its partitions are 0 to {last}")
         places += [(topic, number) for number in wanted]
     return places
 
 
 async def _targets(
-    client: Client, places: list[Place], committed: Mapping[Place, int], how: str, value: Any
+    client: ClusterClient, places: list[Place], committed: Mapping[Place, int], how: str, value: Any
 ) -> dict[Place, int]:
-    """Where each partition goes on: never outside of what is there."""
+    """The new offset of each partition, never below the log start or above the end."""
     earliest = await client.offsets(dict.fromkeys(places, EARLIEST))
     latest = await client.offsets(dict.fromkeys(places, LATEST))
     wanted = {"to_earliest": earliest, "to_latest": latest}.get(how)

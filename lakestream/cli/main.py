@@ -8,24 +8,24 @@ from typing import Final
 
 import click
 
-from lakestream.cli.options import HelpfulGroup, bootstrap_above
+from lakestream.cli.options import HelpfulGroup, group_bootstrap_option
 
 COMMANDS: Final = {
     "serve": ("lakestream.cli.serve:serve", "Start brokers and keep them running."),
     "topics": ("lakestream.cli.topics:topics", "List, create, describe, alter and delete topics."),
-    "produce": ("lakestream.cli.produce:produce", "Write records from standard input to a topic."),
+    "produce": ("lakestream.cli.produce:produce", "Write lines of standard input as records of a topic."),
     "consume": ("lakestream.cli.consume:consume", "Print the records of a topic."),
-    "groups": ("lakestream.cli.groups:groups", "List and describe consumer groups, reset their offsets."),
-    "tables": ("lakestream.cli.tables:tables", "List topics' tables and their lag, and take care of them."),
+    "groups": ("lakestream.cli.groups:groups", "List and describe consumer groups, and reset their offsets."),
+    "tables": ("lakestream.cli.tables:tables", "List the tables of topics and their lag, and take care of them."),
     "pipeline": ("lakestream.cli.pipeline:pipeline", "Land topics in their tables with Spark."),
     "verify": ("lakestream.cli.verify:verify", "Check that every record is still there, once and unchanged."),
-    "sql": ("lakestream.cli.sql:sql", "Ask topics in SQL, table plus tail, with DuckDB."),
+    "sql": ("lakestream.cli.sql:sql", "Query topics with SQL (DuckDB), including records not yet in their table."),
     "brokers": ("lakestream.cli.brokers:brokers", "List the live brokers."),
-    "metadata": ("lakestream.cli.metadata:metadata", "Show the cluster's state, follow its commands."),
+    "metadata": ("lakestream.cli.metadata:metadata", "Show the cluster's state, and follow its commands."),
     "config": ("lakestream.cli.config:config", "List every setting, its value and where it came from."),
 }
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a disk says that takes no more of what we print."""
+"""The errors of a disk that takes no more output."""
 HIDDEN: Final = {"broker": "lakestream.cli.broker:broker"}
 
 
@@ -61,7 +61,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
 )
-@bootstrap_above
+@group_bootstrap_option
 def cli() -> None:
     """A Kafka-compatible broker without leaders and without broker disks.
 
@@ -71,7 +71,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Failures that have an explanation end with one line that says what to do, others with a trace."""
+    """Run a command. An expected failure ends with one line that says what to do, any other one with a trace."""
     from lakestream.errors import LakestreamError
     from lakestream.process import kernel_cache
     from lakestream.settings import SettingsError
@@ -81,7 +81,7 @@ def main() -> None:
         try:
             cli.main(prog_name="lakestream", standalone_mode=True)
         finally:
-            # The interpreter flushes too, but says what goes wrong there in words of its own.
+            # Flushed here, since the interpreter's own flush at exit would print a trace of a failure.
             if sys.stdout is not None:
                 sys.stdout.flush()
     except SettingsError as error:
@@ -89,7 +89,7 @@ def main() -> None:
     except LakestreamError as error:
         _fail(str(error), 1)
     except BrokenPipeError:
-        # Whoever read our output has gone.
+        # The reader of our output, `head` for example, has ended.
         _leave_output()
         sys.exit(1)
     except OSError as error:
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def _leave_output() -> None:
-    """Keep the interpreter from complaining when it flushes."""
+    """Give the interpreter a place to flush to, so that it prints no error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,51 +1,40 @@
-"""`lakestream metadata`: the state of the cluster, and its commands as they come, by a broker's HTTP port."""
+"""`lakestream metadata`: shows the state of the cluster and follows its commands, by a broker's HTTP port."""
 
-import asyncio
-import http.client
 import json
 import urllib.parse
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
 
-from lakestream.cli.client.cluster_client import BROKER, open_client
-from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option
+from lakestream.cli.client.broker_http import find_http_address, get, read_body
+from lakestream.cli.options import HelpfulGroup, bootstrap_option, group_bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table
 from lakestream.cli.skip import skip
-from lakestream.errors import LakestreamError
-from lakestream.process.ports import split_address
-from lakestream.settings import SettingsError
 
-ANSWER_S = 30.0
 WAIT_MS = 10_000
 
 
-class NoPage(LakestreamError):
-    """The broker does not know the path: what it is about is off, or the broker is older than this command."""
-
-
 @click.group(cls=HelpfulGroup)
-@bootstrap_above
+@group_bootstrap_option
 def metadata() -> None:
-    """Show the cluster's state, follow its commands."""
+    """Show the cluster's state, and follow its commands."""
 
 
 @metadata.command()
 @json_option
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@click.option("--http", "address", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @bootstrap_option
-def show(bootstrap: str, page: str | None, as_json: bool) -> None:
-    """Show the state that all commands so far have made."""
-    with _get(page or find_page(bootstrap), "/metadata", ANSWER_S) as answer:
+def show(bootstrap: str, address: str | None, as_json: bool) -> None:
+    """Show the state of the cluster after all commands so far."""
+    with get(address or find_http_address(bootstrap), "/metadata") as answer:
         state = json.loads(answer.read())
     if as_json:
         print_json(state)
         return
     simple = {key: value for key, value in state.items() if not isinstance(value, list | dict)}
     if simple:
-        print_table(("what", "value"), [(key, _cell(value)) for key, value in simple.items()])
+        print_table(("name", "value"), [(key, _cell(value)) for key, value in simple.items()])
     for key, value in state.items():
         if isinstance(value, list | dict) and value:
             _show_part(key, value)
@@ -53,18 +42,18 @@ def show(bootstrap: str, page: str | None, as_json: bool) -> None:
 
 @metadata.command()
 @json_option
-@click.option("--after", type=click.IntRange(min=0), help="Begin behind this sequence; else with what comes next.")
-@click.option("--max-commands", "-n", type=click.IntRange(min=1), help="Stop after so many.")
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@click.option("--after", type=click.IntRange(min=0), help="Begin after this sequence. Default: with new commands.")
+@click.option("--max-commands", "-n", type=click.IntRange(min=1), help="Stop after this number of commands.")
+@click.option("--http", "address", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @bootstrap_option
-def follow(bootstrap: str, page: str | None, after: int | None, max_commands: int | None, as_json: bool) -> None:
-    """Print commands as they are folded, one a line, until Ctrl-C."""
-    page = page or find_page(bootstrap)
+def follow(bootstrap: str, address: str | None, after: int | None, max_commands: int | None, as_json: bool) -> None:
+    """Print commands as they are folded, one per line, until Ctrl-C."""
+    address = address or find_http_address(bootstrap)
     if after is None:
-        with _get(page, "/metadata", ANSWER_S) as answer:
+        with get(address, "/metadata") as answer:
             after = int(json.loads(answer.read()).get("sequence", 0))
     try:
-        for count, command in enumerate(_commands(page, after), 1):
+        for count, command in enumerate(_commands(address, after), 1):
             _show_command(command, as_json)
             if count == max_commands:
                 return
@@ -72,11 +61,11 @@ def follow(bootstrap: str, page: str | None, after: int | None, max_commands: in
         return
 
 
-def _commands(page: str, after: int) -> Iterator[dict[str, Any]]:
-    """Page by page, for ever: a broker waits for the next command before it answers that there is none."""
+def _commands(address: str, after: int) -> Iterator[dict[str, Any]]:
+    """Yield commands page by page, without end: a broker waits up to WAIT_MS for the next command."""
     while True:
         asked = urllib.parse.urlencode({"after": after, "wait_ms": WAIT_MS})
-        for line in read_page(page, f"/metadata/commands?{asked}").splitlines():
+        for line in read_body(address, f"/metadata/commands?{asked}").splitlines():
             command = json.loads(line)
             after = command["sequence"]
             yield command
@@ -85,60 +74,8 @@ def _commands(page: str, after: int) -> Iterator[dict[str, Any]]:
 metadata.add_command(skip)
 
 
-def find_page(bootstrap: str) -> str:
-    async def run() -> str:
-        async with open_client(bootstrap) as client:
-            for broker in (await client.metadata([])).brokers:
-                for config in await client.configs(BROKER, str(broker.node_id)):
-                    if config.name == "lakestream.http" and config.value:
-                        return config.value
-        raise LakestreamError(f"the brokers at {bootstrap} name no HTTP port; give one with --http")
-
-    return asyncio.run(run())
-
-
-def read_page(page: str, path: str) -> bytes:
-    """All that a broker's HTTP port answers at a path."""
-    with _get(page, path, ANSWER_S) as answer:
-        return answer.read()
-
-
-@contextmanager
-def _get(page: str, path: str, timeout_s: float | None) -> Iterator[http.client.HTTPResponse]:
-    connection = connect_page(page, timeout_s)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise refusal(f"http://{page}{path}", answer.status, answer.read(500))
-        yield answer
-    except (OSError, http.client.HTTPException) as error:
-        raise LakestreamError(f"cannot read http://{page}{path}: {error}; is that a broker's HTTP port?") from None
-    finally:
-        connection.close()
-
-
-def connect_page(page: str, timeout_s: float | None) -> http.client.HTTPConnection:
-    """Not connected yet: that happens with the first request."""
-    try:
-        host, port = split_address(page.removeprefix("http://").rstrip("/"), 8181)
-    except ValueError as error:
-        raise SettingsError(f"--http: {error}") from None
-    return http.client.HTTPConnection(host, port, timeout=timeout_s)
-
-
-def refusal(url: str, status: int, body: bytes) -> LakestreamError:
-    """The reason that a broker gives, or whatever else was answered."""
-    said = body.decode(errors="replace")
-    with suppress(ValueError):
-        told = json.loads(said)
-        if isinstance(told, dict) and isinstance(told.get("error"), str):
-            return LakestreamError(told["error"])
-    return (NoPage if status == 404 else LakestreamError)(f"{url} answers {status}: {said}")
-
-
 def _show_part(name: str, part: Any) -> None:
-    """A list of objects, or an object of them, is a table with a column for all that any of them has."""
+    """Print a list of objects, or an object of objects, as a table with a column for every field."""
     if isinstance(part, dict):
         part = [{"name": key, **(one if isinstance(one, dict) else {"value": one})} for key, one in part.items()]
     columns = list(dict.fromkeys(key for one in part if isinstance(one, dict) for key in one))
@@ -159,10 +96,10 @@ def _show_command(command: dict[str, Any], as_json: bool) -> None:
 
 
 def _cell(value: Any) -> str | int | None:
-    """What fits in a table; of a list of objects only their number does (`--json` has them all)."""
+    """A value as a cell of a table. A list of objects becomes its length; `--json` prints the whole list."""
     if isinstance(value, list) and any(isinstance(one, dict) for one in value):
         return len(value)
     if isinstance(value, bool | float | list | dict):
         return json.dumps(value) if value not in ([], {}) else None
-    assert value is None or isinstance(value, str | int), "JSON has no other kinds"
+    assert value is None or isinstance(value, str | int), "JSON has no other types"
     return value

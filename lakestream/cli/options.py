@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import click
 from click.core import ParameterSource
 
+from lakestream.assembly.command_log import check_command_log
 from lakestream.settings import (
     BOOTSTRAP_VARIABLE,
     DEFAULT_BOOTSTRAP,
@@ -25,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SettingsCommand(click.Command):
-    """A command that takes every setting as a flag, and shows them in its help by what they are about."""
+    """A command that takes every setting as a flag; its help shows them in groups by subject."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -52,30 +53,32 @@ class SettingsCommand(click.Command):
 def loaded_settings(flags: Mapping[str, Any]) -> Loaded:
     """The settings of a SettingsCommand's arguments."""
     settings = {name: value for name, value in flags.items() if is_settings_flag(name)}
-    return load(settings, os.environ, flags.get("config_file"))
+    loaded = load(settings, os.environ, flags.get("config_file"))
+    check_command_log(loaded.settings)
+    return loaded
 
 
 def is_settings_flag(name: str | None) -> bool:
-    """Whether an argument of a SettingsCommand is a setting, or the file of a secret one."""
+    """Whether an argument of a SettingsCommand is a setting, or names the file of a secret setting."""
     rows = table()
     return name is not None and (name in rows or is_secret_file(name, rows))
 
 
-BOOTSTRAP_HELP = "Brokers to ask first, separated by commas."
-TYPED_ABOVE = "lakestream.bootstrap"
-"""Where a context keeps the `--bootstrap` that was typed before the command."""
+BOOTSTRAP_HELP = "Addresses of brokers, separated by commas; one of them has to answer."
+GROUP_BOOTSTRAP = "lakestream.bootstrap"
+"""The key under which a click context keeps a `--bootstrap` given before the command."""
 
 
 def bootstrap_option(function: F) -> F:
-    """`--bootstrap` of a command; one that was typed before the command counts if none is typed behind it."""
+    """`--bootstrap` of a command. Without it, one given before the command counts."""
     return click.option(
         "--bootstrap", "-b", metavar="HOST:PORT", envvar=BOOTSTRAP_VARIABLE, default=DEFAULT_BOOTSTRAP,
-        show_default=True, show_envvar=True, callback=_typed_first, help=BOOTSTRAP_HELP,
+        show_default=True, show_envvar=True, callback=_own_or_group_bootstrap, help=BOOTSTRAP_HELP,
     )(function)  # fmt: skip
 
 
-def bootstrap_above(function: F) -> F:
-    """`--bootstrap` of a group, for the commands in it."""
+def group_bootstrap_option(function: F) -> F:
+    """`--bootstrap` of a group of commands, which all of them take over."""
     return click.option(
         "--bootstrap", "-b", metavar="HOST:PORT", expose_value=False, callback=_remember, help=BOOTSTRAP_HELP
     )(function)
@@ -83,18 +86,18 @@ def bootstrap_above(function: F) -> F:
 
 def _remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
     if value is not None:
-        context.meta[TYPED_ABOVE] = value
+        context.meta[GROUP_BOOTSTRAP] = value
 
 
-def _typed_first(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def _own_or_group_bootstrap(context: click.Context, parameter: click.Parameter, value: str) -> str:
     assert parameter.name is not None
     if context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
         return value
-    return str(context.meta.get(TYPED_ABOVE, value))
+    return str(context.meta.get(GROUP_BOOTSTRAP, value))
 
 
 class HelpfulGroup(click.Group):
-    """A group that names the commands which a mistyped one may have meant."""
+    """A group of commands whose error for an unknown command names similar ones."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -112,7 +115,7 @@ def json_option(function: F) -> F:
 
 
 def pairs(values: tuple[str, ...], flag: str) -> dict[str, str]:
-    """The NAME=VALUE arguments of a repeated flag."""
+    """The NAME=VALUE arguments of a repeated flag, as a dictionary."""
     found: dict[str, str] = {}
     for value in values:
         name, equals, rest = value.partition("=")
@@ -132,7 +135,7 @@ def _flag(row: Setting) -> click.Option:
 
 
 def _file_flag(row: Setting) -> click.Option:
-    text = f"Read {row.name} from this file, so that no list of processes shows it.  [empty]"
+    text = f"Read {row.name} from this file, which keeps it out of the list of processes.  [empty]"
     return click.Option([row.flag + FILE_FLAG, row.name + FILE_SUFFIX], metavar="FILE", help=text)
 
 
@@ -143,7 +146,7 @@ def _metavar(row: Setting) -> str:
 
 
 class Duration(click.ParamType[int]):
-    """A time span such as 90s, 1h or 3d, as milliseconds; a number alone is milliseconds already."""
+    """A time span such as 90s, 1h or 3d, in milliseconds; a number without a unit is milliseconds."""
 
     name = "duration"
     UNITS: ClassVar = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -153,5 +156,5 @@ class Duration(click.ParamType[int]):
             return value
         match = re.fullmatch(r"(\d+)\s*([a-z]*)", str(value).strip().lower())
         if match is None or match[2] not in self.UNITS:
-            self.fail(f"{value!r} is no time span; say 90s, 5m, 1h or 3d", param, ctx)
+            self.fail(f"{value!r} is not a time span; write 90s, 5m, 1h or 3d", param, ctx)
         return int(match[1]) * int(self.UNITS[match[2]])

@@ -1,4 +1,4 @@
-"""What people and programs read: tables on a terminal, aligned text in a pipe, JSON when asked for."""
+"""How commands print: tables on a terminal, aligned text in a pipe, JSON with `--json`."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ def print_json(value: object) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "", *, as_named: bool = False
 ) -> None:
-    """Columns of numbers go to the right; a cell of None is a dash. `as_named`: the names are the user's own."""
+    """Print rows; columns of numbers are right-aligned, None is a dash. `as_named` keeps the case of column names."""
     cells = [list(row) for row in rows]
     right = {i for i in range(len(columns)) if _are_numbers([row[i] for row in cells])}
     if sys.stdout.isatty():
@@ -36,17 +36,17 @@ def print_table(
 
 
 def _are_numbers(column: Sequence[Cell]) -> bool:
-    told = [cell for cell in column if cell is not None]
-    return bool(told) and all(isinstance(cell, int) for cell in told)
+    given = [cell for cell in column if cell is not None]
+    return bool(given) and all(isinstance(cell, int) for cell in given)
 
 
 def say(text: str) -> None:
-    """A remark for the person at the terminal; never part of the output."""
+    """Print a remark for the user on standard error, so that it is never part of the output."""
     click.echo(text, err=True)
 
 
 class Progress:
-    """Counts records; shown on a terminal while the work goes on, and at its end."""
+    """Counts records: shows the count on a terminal during the work, and prints it at the end."""
 
     EVERY_S = 0.2
 
@@ -77,13 +77,13 @@ class Progress:
 
 
 def shortened(name: str, limit: int = 40) -> str:
-    """A long name without its middle: names often differ at their ends."""
+    """A long name with its middle cut out, since names often differ at their ends."""
     half = (limit - 1) // 2
     return name if len(name) <= limit else f"{name[:half]}…{name[-half:]}"
 
 
 def size_text(size: int) -> str:
-    """A size as people say it."""
+    """A size with its unit: 1.5 MB."""
     amount = float(size)
     for unit in ("bytes", "KB", "MB"):
         if amount < 1000:
@@ -93,7 +93,7 @@ def size_text(size: int) -> str:
 
 
 def span_text(ms: int) -> str:
-    """A span of time as people say it: in the largest unit of which there are two."""
+    """A time span in the largest unit of which it has at least two: 90 min, 2 h."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
         if ms >= 2 * size:
             return f"{ms // size:,} {unit}"

@@ -1,4 +1,4 @@
-"""`lakestream pipeline`: Spark, landing topics in their tables, until a signal."""
+"""`lakestream pipeline`: lands topics in their tables with Spark until a signal."""
 
 import asyncio
 import logging
@@ -25,19 +25,19 @@ log = logging.getLogger("lakestream.pipeline")
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs: local[N], spark://, yarn, k8s://.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be given several times.")
 @click.option("--conf-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="Settings of Spark, a line NAME=VALUE each: for keys, which a list of processes would show.")
-@click.option("--freshness-ms", default=5000, show_default=True, help="How old records may get outside their tables.")
-@click.option("--once", is_flag=True, help="Land what waits now, then stop.")
+              help="A file with settings of Spark, one NAME=VALUE a line; keeps keys out of the list of processes.")
+@click.option("--freshness-ms", default=5000, show_default=True, help="How long records may wait before they land.")
+@click.option("--once", is_flag=True, help="Land the records that wait now, then stop.")
 @click.option("--member-id", type=click.IntRange(min=0), help="The pipeline's id in the cluster.", hidden=True)
-@click.option("--ready-fd", type=click.IntRange(min=0), help="Descriptor on which to say that it lands.", hidden=True)
+@click.option("--ready-fd", type=click.IntRange(min=0), help="File descriptor for the readiness report.", hidden=True)
 def pipeline(
     master: str, conf: tuple[str, ...], conf_file: Path | None, freshness_ms: int, once: bool, member_id: int | None,
     ready_fd: int | None, **flags: Any,
 ) -> None:  # fmt: skip
     """Land topics in their Iceberg tables with Spark.
 
-    `lakestream serve` runs one by itself. Run another to use a cluster: it takes over, and gives back when it stops.
-    It needs the brokers' `--data`, and their command log by `--metadata`.
+    `lakestream serve` runs a pipeline by itself. Run this command to use a Spark cluster: this pipeline takes over, and
+    gives back when it stops. Give the brokers' `--data`, and their command log as `--metadata`.
     """
     inherited = os.environ.pop(CHILD_VARIABLE, None)
     settings = from_json(inherited) if inherited else loaded_settings(flags).settings
@@ -45,15 +45,15 @@ def pipeline(
     spark_conf = {**conf_in(conf_file), **pairs(conf, "--conf")}
     secrets = [*known_secrets(settings, os.environ), *secrets_in(spark_conf)]
     logs.configure(settings.log_level, settings.log_format, {"pipeline": master}, secrets=secrets)
-    from lakestream.data.tables.iceberg.other_catalog import address_of
-    from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, History
-    from lakestream.pipeline.care.caretaker import Schedule
+    from lakestream.data.tables.iceberg.pyiceberg_catalog import address_of
+    from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, SnapshotHistory
+    from lakestream.pipeline.care.caretaker import CareSchedule
     from lakestream.pipeline.care.plan import CareLimits
     from lakestream.pipeline.landing.freshness import FreshnessLimits
-    from lakestream.pipeline.service import MEMBER_ID, Options
+    from lakestream.pipeline.service import MEMBER_ID, ServiceOptions
     from lakestream.pipeline.spark.java import NoJava
 
-    options = Options(
+    options = ServiceOptions(
         root=data_uri(settings),
         master=master,
         member_id=MEMBER_ID if member_id is None else member_id,
@@ -66,8 +66,8 @@ def pipeline(
             large_bytes=settings.table_file_bytes // 2,
             task_bytes=max(settings.table_file_bytes // 2, 64 << 20),
         ),
-        schedule=Schedule(enabled=settings.table_care, others_ms=settings.table_orphans_ms),
-        history=History(
+        schedule=CareSchedule(enabled=settings.table_care, others_ms=settings.table_orphans_ms),
+        history=SnapshotHistory(
             all_ms=settings.table_history_ms,
             tiers=(
                 (settings.table_history_minutes_ms, MINUTE_MS),
@@ -91,7 +91,7 @@ def pipeline(
 
 
 def conf_in(file: Path | None) -> dict[str, str]:
-    """The settings of Spark in a file of lines NAME=VALUE; # begins a comment line."""
+    """Settings of Spark from a file of lines NAME=VALUE; lines that begin with # are comments."""
     lines = [line.strip() for line in file.read_text().splitlines()] if file is not None else []
     return pairs(tuple(line for line in lines if line and not line.startswith("#")), "--conf-file")
 
@@ -99,7 +99,9 @@ def conf_in(file: Path | None) -> dict[str, str]:
 async def _run(settings: Settings, options: Any, ready_fd: int | None) -> int:
     from dataclasses import replace
 
-    from lakestream.assembly.broker import open_command_log, open_wal, timing
+    from lakestream.assembly.command_log import open_command_log
+    from lakestream.assembly.core import timing
+    from lakestream.assembly.wal import open_wal
     from lakestream.pipeline.service import Pipeline
     from lakestream.process.clock import SystemClock, system_random
     from lakestream.process.readiness import Announcement, announce

@@ -1,4 +1,4 @@
-"""`lakestream produce`: lines of standard input to records of a topic."""
+"""`lakestream produce`: writes lines of standard input as records of a topic."""
 
 import asyncio
 import contextlib
@@ -20,17 +20,21 @@ from lakestream.errors import LakestreamError
 READ_BYTES = 1 << 20
 CHUNKS_WAITING = 4
 INTERRUPTED_S = 5.0
-"""How long records that are under way may take after Ctrl-C."""
+"""How long a request under way may take after Ctrl-C."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @click.command()
 @click.argument("topic")
-@click.option("--key-separator", "-k", metavar="TEXT", help="What stands between key and value; else no keys.")
-@click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Write to this one; else by key, or in turn.")
-@click.option("--json", "as_json", is_flag=True, help="Lines are objects: key, value, headers, partition, timestamp.")
-@click.option("--compression", type=click.Choice(CODECS), default="none", help="How batches are compressed.")
+@click.option("--key-separator", "-k", metavar="TEXT", help="The text between key and value. Default: no keys.")
+@click.option(
+    "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="A header for every record; repeatable."
+)
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Write to this partition. Default: chosen by key.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Read lines as objects: key, value, headers, partition, timestamp."
+)
+@click.option("--compression", type=click.Choice(CODECS), default="none", help="The compression of batches.")
 @bootstrap_option
 def produce(
     bootstrap: str,
@@ -41,13 +45,14 @@ def produce(
     as_json: bool,
     compression: str,
 ) -> None:
-    """Write each line of standard input as a record, and end when all are stored.
+    """Write each line of standard input as a record, and end when all records are stored.
 
-    With --json a line is what `lakestream consume --json` prints: {"key": "k", "value": "v", "headers": [["h", "x"]]}.
+    With --json a line has the form that `lakestream consume --json` prints: {"key": "k", "value": "v", "headers":
+    [["h", "x"]]}. Records without a key and a partition go to the partitions in turn.
     """
     extra = tuple((name, value.encode()) for name, value in pairs(headers, "--header").items())
     if sys.stdin.isatty():
-        say(f"each line becomes a record of {topic}; Ctrl-D ends")
+        say(f"each line becomes a record of {topic}; Ctrl-D ends the input")
 
     def parse(line: bytes) -> Line:
         parsed = parse_json(line) if as_json else parse_text(line, key_separator)
@@ -56,15 +61,15 @@ def produce(
         return parsed if partition is None else replace(parsed, partition=partition)
 
     async def run() -> bool:
-        """Whether it came to the end of the input."""
-        # These two take a second to import: only those who need them should wait for them.
-        from lakestream.cli.client.producer import Producer
+        """Produce; returns whether the input was read to its end."""
+        # Imported here, since they take a second to import.
+        from lakestream.cli.client.producer import LineProducer
         from lakestream.process.clock import SystemClock
 
         progress = Progress(f"to {topic}")
         number = 0
         async with open_client(bootstrap) as client:
-            producer = await Producer.open(client, SystemClock(), topic, CODECS.index(compression))
+            producer = await LineProducer.open(client, SystemClock(), topic, CODECS.index(compression))
             stop = _on_interrupt()
             async for raw in standard_input(stop):
                 lines: list[Line] = []
@@ -74,9 +79,9 @@ def produce(
                         lines.append(parse(line))
                 except BadLine as error:
                     await producer.send(lines)
-                    raise BadLine(f"line {number}: {error}; those before it are written") from None
+                    raise BadLine(f"line {number}: {error}; the lines before it are written") from None
                 if not await _ended_in_time(producer.send(lines), stop):
-                    say(f"the last {len(lines):,} may or may not have been written")
+                    say(f"the last {len(lines):,} records may or may not have been written")
                     break
                 progress.add(len(lines), sum(map(size_of, lines)))
         progress.done("interrupted; produced" if stop.is_set() else "produced")
@@ -87,7 +92,7 @@ def produce(
 
 
 def _on_interrupt() -> asyncio.Event:
-    """Set by Ctrl-C, once; the second one ends us as it ends anybody."""
+    """An event that the first Ctrl-C sets; the second Ctrl-C ends the process."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -100,7 +105,7 @@ def _on_interrupt() -> asyncio.Event:
 
 
 async def _ended_in_time(work: Awaitable[None], stop: asyncio.Event) -> bool:
-    """Do the work, for as long as it takes; after an interrupt only for a moment more."""
+    """Do the work; after an interrupt it has INTERRUPTED_S to finish. Returns whether it finished."""
     tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.wait(tasks[:1], timeout=INTERRUPTED_S)
@@ -113,13 +118,13 @@ async def _ended_in_time(work: Awaitable[None], stop: asyncio.Event) -> bool:
 
 
 async def standard_input(stop: asyncio.Event) -> AsyncIterator[list[bytes]]:
-    """Lines as they come: one that was typed at once, those of a file many at a time. None after `stop`."""
+    """Yield lines in the lists in which they arrive, until the end of the input or `stop`."""
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(CHUNKS_WAITING)
     loop = asyncio.get_running_loop()
 
     def read() -> None:
-        # A thread, since files cannot be polled; a daemon, so that Ctrl-C does not wait for the next line.
+        # In a thread, since files cannot be polled; a daemon thread, so that Ctrl-C does not wait for the next line.
         chunk: bytes | OSError = b"-"
         while chunk and not isinstance(chunk, OSError):
             try:
@@ -127,7 +132,7 @@ async def standard_input(stop: asyncio.Event) -> AsyncIterator[list[bytes]]:
             except OSError as error:
                 chunk = error
             room.acquire()
-            # Nobody reads any more if the loop has been closed.
+            # The call fails if the loop has been closed: then the command has ended.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
 

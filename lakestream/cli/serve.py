@@ -1,4 +1,4 @@
-"""`lakestream serve`: brokers as child processes, until a signal."""
+"""`lakestream serve`: runs brokers as child processes until a signal."""
 
 import logging
 import os
@@ -20,8 +20,8 @@ from lakestream.settings import Settings, SettingsError, data_folder, known_secr
 def serve(**flags: Any) -> None:
     """Start brokers and keep them running.
 
-    When all serve, one line `ready kafka=HOST:PORT,... http=HOST:PORT,...` is printed on standard output; logs go to
-    standard error. SIGTERM or Ctrl-C lets the brokers finish their work, a second one does not.
+    When all brokers serve, one line `ready kafka=HOST:PORT,... http=HOST:PORT,...` is printed on standard output; logs
+    go to standard error. SIGTERM or Ctrl-C lets the brokers finish their work; a second one stops them at once.
     """
     loaded = loaded_settings(flags)
     settings = loaded.settings
@@ -30,31 +30,32 @@ def serve(**flags: Any) -> None:
     logs.configure(settings.log_level, settings.log_format, secrets=known_secrets(settings, os.environ))
     log = logging.getLogger("lakestream.serve")
     for name in loaded.ignored:
-        log.warning("this variable names no setting", extra={"variable": name})
+        log.warning("this variable names no setting and is ignored", extra={"variable": name})
     check_catalog(settings)
     log.info("starting", extra={"brokers": settings.brokers, "data": settings.data, "metadata": settings.metadata})
     if (file := unchosen_metadata(settings)) is not None:
         log.warning(
-            "the command log is %s on this machine, and %s is nothing without it: choose a safe place by --metadata",
+            "the command log is %s on this machine, and the records in %s cannot be read without it: "
+            "choose a safe place for it with --metadata",
             file, settings.data,
         )  # fmt: skip
     if (folder := data_folder(settings)) is not None and open_to_others(folder, settings.umask):
-        log.warning("other users of this machine may read %s: close it with chmod, or say so by --umask", folder)
+        log.warning("other users of this machine may read %s: run chmod 0700 on it, or allow it with --umask", folder)
     sys.exit(supervisor.serve(settings))
 
 
 def check_catalog(settings: Settings) -> None:
-    """That it can be reached is tried later, and again and again; that anybody knows it can be told at once."""
+    """Refuse a catalog that PyIceberg cannot find. Whether the catalog can be reached is tried later, repeatedly."""
     from lakestream.data.tables.stores.allowed_locations import allowed_locations
 
     allowed_locations(settings)
     if not (settings.tables and settings.catalog):
         return
-    from lakestream.data.tables.iceberg.other_catalog import address_of
+    from lakestream.data.tables.iceberg.pyiceberg_catalog import address_of
 
     address = address_of(settings.catalog, settings.catalog_namespace, settings.catalog_properties)
     if address is not None and not address.all_properties().keys() & {"uri", "type", "py-catalog-impl"}:
         raise SettingsError(
             f"catalog: {mask_urls(settings.catalog)!r} is no URI, PyIceberg's configuration has no catalog of this "
-            "name, and catalog_properties tell neither its uri nor its type"
+            "name, and catalog_properties give neither its uri nor its type"
         )

@@ -1,4 +1,4 @@
-"""`lakestream topics`: list, create, describe, alter, delete."""
+"""`lakestream topics`: lists, creates, describes, alters and deletes topics."""
 
 import asyncio
 import base64
@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from lakestream.cli.client.cluster_client import EARLIEST, LATEST, TOPIC, Client, open_client
+from lakestream.cli.client.cluster_client import EARLIEST, LATEST, TOPIC, ClusterClient, open_client
 from lakestream.cli.client.codes import KafkaError, check
-from lakestream.cli.options import HelpfulGroup, bootstrap_above, bootstrap_option, json_option, pairs
+from lakestream.cli.options import HelpfulGroup, bootstrap_option, group_bootstrap_option, json_option, pairs
 from lakestream.cli.output import print_json, print_table, say
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
@@ -34,7 +34,7 @@ FROM_TOPIC = 1
 
 
 @click.group(cls=HelpfulGroup)
-@bootstrap_above
+@group_bootstrap_option
 def topics() -> None:
     """List, create, describe, alter and delete topics."""
 
@@ -56,15 +56,19 @@ def list_topics(bootstrap: str, as_json: bool) -> None:
     elif rows:
         print_table(("topic", "partitions", "id"), rows)
     else:
-        say("there are no topics yet; make one with `lakestream topics create NAME`")
+        say("there are no topics yet; create one with `lakestream topics create NAME`")
 
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--partitions", "-p", type=click.IntRange(min=1), help="How many; else the cluster's num_partitions.")
-@click.option("--replication-factor", type=click.IntRange(1, 32767), help="Shown as asked; the store keeps data safe.")
+@click.option(
+    "--partitions", "-p", type=click.IntRange(min=1), help="Their number. Default: the cluster's num_partitions."
+)
+@click.option(
+    "--replication-factor", type=click.IntRange(1, 32767), help="Only shown to clients: the store replicates."
+)
 @click.option("--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="A config; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Be content if it is there already.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic exists already.")
 @bootstrap_option
 def create(
     bootstrap: str,
@@ -98,11 +102,11 @@ def create(
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--all-configs", is_flag=True, help="Show the defaults too.")
+@click.option("--all-configs", is_flag=True, help="Show configs with their default value, too.")
 @json_option
 @bootstrap_option
 def describe(bootstrap: str, names: tuple[str, ...], all_configs: bool, as_json: bool) -> None:
-    """Show the partitions of topics with their offsets, and their configs."""
+    """Show partitions, offsets and configs of topics."""
 
     async def run() -> list[dict[str, Any]]:
         async with open_client(bootstrap) as client:
@@ -124,16 +128,18 @@ def describe(bootstrap: str, names: tuple[str, ...], all_configs: bool, as_json:
 @click.argument("name")
 @click.option("--partitions", "-p", type=click.IntRange(min=1), help="The new, larger number of partitions.")
 @click.option("--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="Set a config; repeatable.")
-@click.option("--delete-config", "-d", "deleted", multiple=True, metavar="NAME", help="Back to its default.")
+@click.option(
+    "--delete-config", "-d", "deleted", multiple=True, metavar="NAME", help="Set a config back to its default."
+)
 @bootstrap_option
 def alter(
     bootstrap: str, name: str, partitions: int | None, configs: tuple[str, ...], deleted: tuple[str, ...]
 ) -> None:
-    """Change the configs of a topic, or give it more partitions."""
+    """Change the configs of a topic, or add partitions."""
     changes = [AlterableConfig(name=k, config_operation=SET, value=v) for k, v in pairs(configs, "--config").items()]
     changes += [AlterableConfig(name=k, config_operation=DELETE) for k in deleted]
     if not changes and partitions is None:
-        raise click.UsageError("nothing to change: give --config, --delete-config or --partitions")
+        raise click.UsageError("there is nothing to change: give --config, --delete-config or --partitions")
 
     async def run() -> None:
         async with open_client(bootstrap) as client:
@@ -153,10 +159,13 @@ def alter(
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--if-exists", is_flag=True, help="Be content if there is none.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if a topic does not exist.")
 @bootstrap_option
 def delete(bootstrap: str, names: tuple[str, ...], if_exists: bool) -> None:
-    """Delete topics, with their records and committed offsets."""
+    """Delete topics, with records and committed offsets.
+
+    A topic's table is dropped, too, unless its config lakestream.table.on.delete is `keep`.
+    """
 
     async def run() -> Any:
         states = [DeleteTopicState(name=name) for name in names]
@@ -172,7 +181,7 @@ def delete(bootstrap: str, names: tuple[str, ...], if_exists: bool) -> None:
         click.echo(f"deleted topic {result.name}")
 
 
-async def _describe(client: Client, name: str, all_configs: bool) -> dict[str, Any]:
+async def _describe(client: ClusterClient, name: str, all_configs: bool) -> dict[str, Any]:
     (topic,) = (await client.metadata([name])).topics
     if topic.error_code:
         raise KafkaError(topic.error_code, f"topic {name!r}")
@@ -195,5 +204,5 @@ def _value(config: DescribeConfigsResourceResult) -> str | None:
 
 
 def _id(topic_id: bytes) -> str:
-    """As Kafka's own tools write it: base64 for URLs, without padding."""
+    """A topic id as Kafka's tools write it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""`lakestream verify`: is everything that was acked still there, once and unchanged?"""
+"""`lakestream verify`: checks that every acknowledged record is still there, once and unchanged."""
 
 import asyncio
 import sys
@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from lakestream.cli.client.cluster_client import ANSWER_S, BROKER, PAUSE_S, Client, open_client
+from lakestream.cli.client.broker_http import read_body
+from lakestream.cli.client.cluster_client import ANSWER_S, PAUSE_S, ClusterClient, open_client
 from lakestream.cli.client.codes import RETRIABLE
 from lakestream.cli.client.connection import Unreachable
-from lakestream.cli.metadata import read_page
 from lakestream.cli.options import bootstrap_option, json_option
 from lakestream.cli.output import print_json, print_table, say, shortened
 from lakestream.errors import LakestreamError
@@ -20,24 +20,24 @@ from lakestream.protocol.kafka.messages.fetch import FetchPartition, FetchReques
 
 FETCH_BYTES = 4 << 20
 FETCH_ATTEMPTS = 4
-"""A broker that cannot read says so; the checker asks a few times and then tells it as a finding."""
+"""How often a fetch is tried before its failure becomes a finding."""
 FINDINGS_SHOWN = 100
 
 
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option("--no-grace", is_flag=True, help="Also name what the collector and the sweep would still remove.")
-@click.option("--http", "page", metavar="HOST:PORT", help="A broker's HTTP port; else the bootstrap broker's.")
+@click.option("--no-grace", is_flag=True, help="Report leftovers at once, also those that still await removal.")
+@click.option("--http", "address", metavar="HOST:PORT", help="A broker's HTTP port. Default: found by --bootstrap.")
 @json_option
 @bootstrap_option
-def verify(topics: tuple[str, ...], no_grace: bool, page: str | None, bootstrap: str, as_json: bool) -> None:
+def verify(topics: tuple[str, ...], no_grace: bool, address: str | None, bootstrap: str, as_json: bool) -> None:
     """Check that every record is still there, once and unchanged, in the stream and in the table.
 
-    All topics are checked, or those named. The folder or bucket of the cluster has to be readable from here. The exit
-    code is 0 if all is well, 1 if something was found, 2 if it could not be checked.
+    Checks the named topics; without names, all. The cluster's folder or bucket has to be readable from this machine.
+    The exit code is 0 if all is well, 1 if there are findings, 2 if the check could not be made.
     """
     try:
-        report = asyncio.run(_verify(bootstrap, page, topics, not no_grace))
+        report = asyncio.run(_verify(bootstrap, address, topics, not no_grace))
     except LakestreamError as error:
         say(f"{click.style('not checked:', fg='red', bold=True)} {error}")
         sys.exit(2)
@@ -48,39 +48,30 @@ def verify(topics: tuple[str, ...], no_grace: bool, page: str | None, bootstrap:
     sys.exit(report.exit_code())
 
 
-async def _verify(bootstrap: str, page: str | None, topics: tuple[str, ...], graces: bool) -> Any:
-    from lakestream.lake.verify.checker import Checker, Options
+async def _verify(bootstrap: str, address: str | None, topics: tuple[str, ...], graces: bool) -> Any:
+    from lakestream.lake.verify.checker import Checker, CheckOptions
     from lakestream.lake.verify.objects import Ownership
-    from lakestream.pipeline.care.sweep import candidates, round_of
+    from lakestream.pipeline.landing.round_names import candidates, round_of
 
     ownership = Ownership(lambda uri: round_of(uri) is not None, candidates)
-    options = Options(now_ms=SystemClock().wall_ms(), graces=graces)
+    options = CheckOptions(now_ms=SystemClock().wall_ms(), graces=graces)
     async with open_client(bootstrap) as client:
-        cluster = Brokers(client, page or await find_page(client, bootstrap))
+        cluster = Brokers(client, address or await client.http_address())
         with _Bar() as bar:
             return await Checker(cluster, ownership, bar, options).verify(topics)
 
 
-async def find_page(client: Client, bootstrap: str) -> str:
-    """The HTTP port of some broker."""
-    for broker in (await client.metadata([])).brokers:
-        for config in await client.configs(BROKER, str(broker.node_id)):
-            if config.name == "lakestream.http" and config.value:
-                return config.value
-    raise LakestreamError(f"the brokers at {bootstrap} name no HTTP port; give one with --http")
-
-
 class Brokers:
-    """A cluster, by its Kafka and HTTP ports."""
+    """The cluster as the checker reads it, by the brokers' Kafka and HTTP ports."""
 
-    def __init__(self, client: Client, http: str) -> None:
+    def __init__(self, client: ClusterClient, http: str) -> None:
         self.http = http
         self._client = client
 
     async def exported(self) -> Any:
         from lakestream.metadata.export import read_export
 
-        return await asyncio.to_thread(read_export, lambda path: read_page(self.http, path))
+        return await asyncio.to_thread(read_export, lambda path: read_body(self.http, path))
 
     async def fetch(self, topic: str, partition: int, offset: int) -> bytes:
         from lakestream.lake.verify.stream import Unreadable
@@ -91,7 +82,7 @@ class Brokers:
             max_wait_ms=100, min_bytes=1, max_bytes=FETCH_BYTES,
             topics=[FetchTopic(topic=topic, partitions=[wanted])],
         )  # fmt: skip
-        told = ""
+        problem = ""
         for attempt in range(FETCH_ATTEMPTS):
             try:
                 answer: FetchResponse = await self._client.call(request, ANSWER_S)
@@ -101,15 +92,15 @@ class Brokers:
             code = answer.error_code or part.error_code
             if code == 0 and part.records:
                 return bytes(part.records)
-            told = ErrorCode(code).name if code else "no records"
+            problem = ErrorCode(code).name if code else "no records"
             if code and code not in RETRIABLE:
                 break
             await asyncio.sleep(PAUSE_S * 2**attempt)
-        raise Unreadable(f"a fetch at offset {offset} gives {told}")
+        raise Unreadable(f"a fetch at offset {offset} gives {problem}")
 
 
 class _Bar(AbstractContextManager["_Bar"]):
-    """How far it is, on a terminal's standard error; silence elsewhere."""
+    """A progress bar on standard error if that is a terminal; otherwise nothing is shown."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -149,7 +140,7 @@ def _show(report: Any) -> None:
     for finding in findings[:FINDINGS_SHOWN]:
         click.echo(_finding(finding))
     if len(findings) > FINDINGS_SHOWN:
-        click.echo(f"and {len(findings) - FINDINGS_SHOWN} more (--json has them all)")
+        click.echo(f"and {len(findings) - FINDINGS_SHOWN} more findings (--json prints all)")
     for name, unchecked in [("WAL", report.unchecked), *((one.topic, one.unchecked) for one in report.topics)]:
         if unchecked:
             click.echo(f"{click.style('not checked:', fg='yellow', bold=True)} {name}: {unchecked}")

@@ -1,4 +1,4 @@
-"""A WAL in memory, for tests and simulations: no threads, no sleeps, nothing survives it."""
+"""A WAL in memory, for tests and simulations: no threads, no sleeps, nothing survives the process."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from lakestream.interfaces import Buffer, StoredObject
 
 
 class MemoryWal:
-    """Objects in a dictionary. Each call takes effect at once, before anything else can run."""
+    """Objects in a dictionary. Each call takes effect before another task can run."""
 
-    def __init__(self, linger_ms: int = 0) -> None:
-        self.linger_ms = linger_ms
+    def __init__(self) -> None:
+        self.linger_ms = 0
         self._objects: dict[str, bytes] = {}
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:

@@ -1,11 +1,11 @@
-"""Where nameless files are made, which get their names when they are whole: directories spread over the disk.
+"""Makes nameless files, which get their names once they are whole, in directories spread over the disk.
 
 The directory in which a file is made decides where ext4 keeps its inode. Without a journal ext4 leaves an inode alone
-for minutes after its file was deleted, and looks at all such inodes of the neighbourhood again for each new file: up to
-a millisecond in a folder where thousands of objects come and go. So files are made in directories of their own, some
-thousand in each, and the file system is asked to put each of these into another neighbourhood.
+for minutes after its file was deleted, and checks all such inodes of the neighbourhood for each new file: 0.10 to 1.07
+ms in a folder where thousands of objects come and go, against 0.01 ms elsewhere (decision 7). So files are made in
+directories of their own, some thousand in each, which ext4 is asked to spread over the disk.
 
-Who makes files in a directory holds a lock on it: one that nobody holds was left by a dead process, and may go.
+A process holds a lock on the directory in which it makes files. A directory without a lock was left by a dead process.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ _GET_FLAGS, _SET_FLAGS, _TOP_DIRECTORY = 0x80086601, 0x40086602, 0x00020000
 """Of Linux: FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_TOPDIR_FL."""
 
 
-class Nursery:
+class NamelessFiles:
     """Makes nameless files below one folder. Safe to use from several threads, and by several processes at once."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +50,7 @@ class Nursery:
                 attempts -= 1
                 if not attempts or (directory is not None and is_linked(directory)):
                     raise
-                with self._lock:  # somebody took the directory away
+                with self._lock:  # the directory was removed meanwhile
                     self._left = 0
 
     def close(self) -> None:
@@ -65,20 +65,20 @@ class Nursery:
                 path.mkdir()
                 self._path, self._left = path, FILES_A_DIRECTORY
                 self._directory = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-                with suppress(OSError):  # just swept, before we could hold it: the next one then
+                with suppress(OSError):  # another process removes it just now: the next attempt makes another
                     fcntl.flock(self._directory.number, fcntl.LOCK_SH | fcntl.LOCK_NB)
             self._left -= 1
             return self._directory
 
     def _leave(self) -> None:
-        """Files that are still without a name are not in the way."""
+        """Remove the directory; files in it without a name do not prevent that."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.rmdir()
         self._path = self._directory = None
 
 
-def sweep_nursery(path: Path) -> None:
+def remove_unused_directory(path: Path) -> None:
     """Remove a directory that a dead process left. Raises OSError if it is in use, or gone."""
     held = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     fcntl.flock(held.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,7 +91,7 @@ def open_nameless(directory: Descriptor, mode: int = 0o644) -> int:
 
 
 def spread_subdirectories(folder: Path) -> None:
-    """Have ext4 spread them as it does with those of the root. Other file systems do not know this, and do well."""
+    """Ask ext4 to spread the subdirectories over the disk. Other file systems ignore the request."""
     with suppress(OSError, AttributeError):
         opened = Descriptor(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         flags = struct.unpack("Q", fcntl.ioctl(opened.number, _GET_FLAGS, bytes(8)))[0] & 0xFFFFFFFF

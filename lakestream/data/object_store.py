@@ -1,7 +1,7 @@
 """A WAL in an object store, by URL: s3://, gs://, az://, and memory:// for a try.
 
-Only conditional puts make it a WAL (L21), so `probe` refuses a store that silently overwrites. Requests are retried
-here and not in the client, because only one who sees each attempt can tell "certainly not there" from "nobody knows".
+A WAL needs conditional puts (L21), so `probe` refuses a store that silently overwrites. Requests are retried here and
+not in the client: only code that sees each attempt can tell "certainly not there" from "unknown".
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from lakestream.interfaces import Buffer, StoredObject
 
 LINGER_MS = 250
 COALESCE_GAP_BYTES = 256 * 1024
-"""A request costs about as much as reading this much in vain."""
+"""A request costs about as much as so many bytes read in vain."""
 MAX_COALESCED_BYTES = 8 * 1024 * 1024
 MAX_READS_IN_FLIGHT = 32
 PAGE = 1000
-"""Names that a store tells at once."""
+"""Names in one page of a listing."""
 FIRST_PAUSE_S = 0.1
 PROBE_ATTEMPTS = 3
 SETTLE_S = 0.2
@@ -78,7 +78,7 @@ class ObjectStoreWal:
         raise kind(f"{key} cannot be put: {first_line(failure)}") from failure
 
     async def _is_same(self, key: str, parts: Sequence[Buffer]) -> bool:
-        """Whether the object is ours already (a lost answer). False if it went away meanwhile; raises Exists."""
+        """Whether the object is our own, after a lost answer. False if it is gone meanwhile. Raises Exists."""
         try:
             [found] = await self.read(key, [(0, sum(map(len, parts)) + 1)])
         except Missing:
@@ -111,7 +111,7 @@ class ObjectStoreWal:
         try:
             return await self._retried(key, get)
         except Retry:
-            # A range that starts at the end or beyond is an error to the store, and an empty one to us.
+            # A range that starts at the end or beyond is an error in the store, and empty here.
             if await self._size(key) <= start:
                 return memoryview(b"")
             raise
@@ -145,7 +145,7 @@ class ObjectStoreWal:
         try:
             await self._retried("delete", delete_all)
         except Missing:
-            # Some stores mind, and stop there: go on one by one.
+            # Some stores stop at a missing key: go on one by one.
             for key in keys:
                 await self._delete_one(key)
 
@@ -159,9 +159,9 @@ class ObjectStoreWal:
         await self._retried(key, delete)
 
     async def probe(self, key: str = "probe/conditional-put") -> None:
-        """Try what the WAL lives by: a second create is refused, ranges are ranges. Raises Halted if it is not so.
+        """Check that the store refuses a second create and serves byte ranges. Raises Halted if it does not.
 
-        What a probe that fails leaves behind is found and removed by the next one.
+        The object of a failed probe is removed by the next one.
         """
         for _ in range(PROBE_ATTEMPTS):
             refused = await self._refuses_to_overwrite(key)
@@ -174,7 +174,7 @@ class ObjectStoreWal:
         )
 
     async def _refuses_to_overwrite(self, key: str) -> bool:
-        """False also if another broker's probe deleted the object in between, hence the attempts."""
+        """Whether a second create is refused. Also False if another broker's probe deleted the object in between."""
         for content in (b"first", b"other"):
             try:
                 await self.put(key, [content])
@@ -186,8 +186,8 @@ class ObjectStoreWal:
         return False
 
     async def close(self) -> None:
-        # The client's threads touch the interpreter a little after the last answer; an exit meanwhile aborts the
-        # process (SIGABRT). Measured: a short wait cures it.
+        # The client's threads use the interpreter for a moment after the last answer, and an exit in that moment aborts
+        # the process (SIGABRT). A short wait avoids it.
         await asyncio.sleep(SETTLE_S)
 
     async def _retried(self, key: str, request: Callable[[], Awaitable[T]]) -> T:
@@ -207,7 +207,7 @@ class ObjectStoreWal:
 
 
 def coalesce(ranges: Sequence[Range]) -> list[Range]:
-    """Few ranges (start, length) that cover all, in order: neighbours join if the gap between them is small."""
+    """Few ranges (start, length), in order, that cover all: neighbours with a small gap are joined."""
     spans: list[Range] = []
     for start, length in sorted(ranges):
         if length <= 0:
@@ -224,7 +224,7 @@ def coalesce(ranges: Sequence[Range]) -> list[Range]:
 
 
 def _cut(spans: Sequence[tuple[int, memoryview]], start: int, length: int) -> bytearray:
-    """The range, out of the last span that can hold it; a span may have been cut where the object ends."""
+    """The range, from the last span that can hold it. The end of the object may have cut the span."""
     for first, data in reversed(spans):
         if first <= start:
             return bytearray(data[start - first : max(start - first + length, 0)])
@@ -242,9 +242,9 @@ def _open(url: str, request_timeout_s: float, options: dict[str, Any]) -> Object
 
 
 def client_options(request_timeout_s: float, options: Mapping[str, Any]) -> dict[str, Any]:
-    """How obstore's client behaves, whatever the store."""
+    """Options of obstore's client that are the same for every store."""
     found: dict[str, Any] = {"timeout": timedelta(seconds=request_timeout_s)}
-    # Who names a plain endpoint means it. The client looks at the variable that allows it only if no options are given.
+    # A named http endpoint is meant. The client reads the variable that allows it only if no options are given.
     named = [*options.values(), *(os.environ.get(variable, "") for variable in ENDPOINT_VARIABLES)]
     if any(str(value).startswith("http://") for value in named):
         found["allow_http"] = True
@@ -257,7 +257,7 @@ async def _pause(attempt: int) -> None:
 
 
 def _surely_refused(error: Exception) -> bool:
-    """Whether the store cannot have done what was asked. In doubt it may have: then the outcome is unknown."""
+    """Whether the store certainly did not do the request. In doubt the outcome is unknown."""
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError, FileNotFoundError)):
         return True
     status = _status(error)
@@ -277,7 +277,7 @@ def is_hopeless(error: Exception) -> bool:
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status, which the client tells in words only."""
+    """The HTTP status, which only the text of the error has."""
     found = re.search(r"status code: (\d{3})", str(error))
     return int(found[1]) if found else None
 

@@ -1,4 +1,4 @@
-"""Opens the object store of records at a start: waits for one that is away, and says what to set if it stays shut."""
+"""Opens the object store of records at a start: waits for a store that is away, and names the variables to set."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from lakestream.errors import Missing, Retry, Unknown, Unusable
 log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 30.0
-"""A store that is started together with us comes within this time."""
+"""A store that starts together with the broker answers within this time."""
 ANSWER_S: Final = 5.0
 PAUSE_S: Final = 1.0
 TO_SET: Final = {
@@ -23,19 +23,19 @@ TO_SET: Final = {
 }
 """The variables that clients of each store read, by how its URLs begin; all others are Azure's."""
 _INSTANCE = re.compile(r"https?://(169\.254\.169\.254|169\.254\.170\.|metadata\.google\.internal)")
-"""Where a machine in a cloud asks for credentials of its own; a client asks there when nobody set any."""
+"""Addresses of a cloud machine's own credentials, which a client asks when no credentials are set."""
 _DEEPEST = re.compile(r'(?:message|error): "([^"]+)"')
-"""How the client's own account of an error ends, if the system had something to say."""
+"""The innermost message in the client's description of an error."""
 
 
 async def open_object_store(url: str, *, linger_ms: int, patience_s: float = PATIENCE_S) -> ObjectStoreWal:
-    """A store that was tried. Raises Unusable if it cannot be, and Halted if it is none for a WAL."""
+    """A store that has answered. Raises Unusable if it cannot be used, Halted if it is not fit for a WAL."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     said = False
     try:
         store = ObjectStoreWal(url, linger_ms=linger_ms)
-        # A store that keeps silent would be tried for more than a minute before anybody heard of it.
+        # With the usual limits a silent store would be tried for more than a minute before the first log line.
         tried = ObjectStoreWal(url, request_timeout_s=ANSWER_S, attempts=2)
     except BaseError as error:
         raise Unusable(advice(url, error)) from error
@@ -55,7 +55,7 @@ async def open_object_store(url: str, *, linger_ms: int, patience_s: float = PAT
 
 
 def advice(url: str, error: Exception) -> str:
-    """What is wrong, in a line, and what to set."""
+    """The cause in one line, and the variables to set."""
     cause = first_line(error)
     if _INSTANCE.search(cause):
         cause = f"no credentials are set, and this machine has none of its own ({cause})"

@@ -1,11 +1,11 @@
 """Puts whole files into a folder: written without a name, synced, and linked to it.
 
 So a file appears whole or not at all, whichever process dies in between, and two writers of one name cannot both win.
-Where the file system knows no nameless files (NFS) a hidden temporary name takes their place.
+On a file system without nameless files (NFS) the file gets a hidden temporary name instead.
 
-    Apart       made in a nursery below one root (nameless_files.py): for many files that come and
-                go, all on one file system
-    near        made in the very directory that they go to, which may be mounted from elsewhere
+    FileMaker   makes files in folders of their own below one root (nameless_files.py): for many files that come and
+                go on one file system
+    near        makes files in the directory that they go to, which may be mounted from elsewhere
 """
 
 import errno
@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from lakestream.data.nameless_files import NAMES, Nursery, open_nameless, sweep_nursery
+from lakestream.data.nameless_files import NAMES, NamelessFiles, open_nameless, remove_unused_directory
 from lakestream.data.synced_files import Descriptor, Directories, is_linked, link_synced, write_all
 from lakestream.errors import Exists, NoRoom, Retry, Unknown
 from lakestream.interfaces import Buffer
@@ -26,8 +26,8 @@ TEMPORARY = ".tmp"
 PLACE_ATTEMPTS = 8
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 PROBE_BYTES = 8 * 1024 * 1024
-"""Room that a full disk has to have again before it counts as one that is not full."""
-_UNKNOWN_HERE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+"""Free space with which a full disk counts as not full any more."""
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _numbers = itertools.count()
 
 
@@ -40,7 +40,7 @@ class Unlinked(NamedTuple):
 
 
 Maker = Callable[[Descriptor, Path], AbstractContextManager[Unlinked]]
-"""Makes a file that is to be linked into a directory; what was not linked is gone afterwards."""
+"""Makes a file that is then linked into a directory; a file that was not linked is gone afterwards."""
 
 
 class Placer:
@@ -51,13 +51,13 @@ class Placer:
         self._make = make
 
     def put(self, key: str, parts: Sequence[Buffer], is_same: Callable[[], bool]) -> None:
-        """Returns when the file is durable. `is_same` says whether one that was there already holds the same.
+        """Returns when the file is durable. `is_same` says whether a file that existed before holds the same bytes.
 
-        Raises Exists if it does not, Retry if nothing is there, Unknown if something may be.
+        Raises Exists if it does not, Retry if no file is there, Unknown if a file may be there.
         """
         place, placed = self._place(key, parts)
         try:
-            # The directory is synced for a file that was there already, too: its maker may not have come to that yet.
+            # The directory is synced for a file that existed before, too: its maker may not have synced it yet.
             if not placed and not is_same():
                 raise Exists(f"{key} exists with other content")
             os.fsync(place.number)
@@ -65,7 +65,7 @@ class Placer:
             raise Unknown(f"{key} is written, but {error}") from error
 
     def _place(self, key: str, parts: Sequence[Buffer]) -> tuple[Descriptor, bool]:
-        """Write and link the file, and say whether the name was free. If this fails, nothing is there."""
+        """Write and link the file; whether the name was free. After an error no file is there."""
         directory, _, name = key.rpartition("/")
         for _ in range(PLACE_ATTEMPTS):
             place = None
@@ -77,23 +77,23 @@ class Placer:
             except OSError as error:
                 if not isinstance(error, FileNotFoundError) and (place is None or is_linked(place)):
                     raise not_written(key, error) from error
-                # The directory was empty and somebody who deletes, maybe another process, took it away: make it again.
+                # The directory was empty and a process that deletes objects removed it: make it again.
                 self._directories.forget(directory)
         raise Retry(f"{key} cannot be written: its directory keeps vanishing")
 
 
 def not_written(key: str, error: OSError) -> Retry:
-    """What to raise where nothing of a file is there."""
+    """The error to raise when no part of a file is there."""
     kind = NoRoom if error.errno in NO_ROOM else Retry
     return kind(f"{key} cannot be written: {error}")
 
 
 def near(place: Descriptor, path: Path) -> AbstractContextManager[Unlinked]:
-    """In the directory that it goes to."""
+    """A Maker: makes the file in the directory that it goes to."""
     try:
         return _nameless(open_nameless(place))
     except OSError as error:
-        if error.errno not in _UNKNOWN_HERE:
+        if error.errno not in _NOT_SUPPORTED:
             raise
         return near_by_name(place, path)
 
@@ -104,7 +104,7 @@ def near_by_name(_: Descriptor, path: Path) -> AbstractContextManager[Unlinked]:
 
 @contextmanager
 def _hidden(path: Path) -> Iterator[Unlinked]:
-    """By a temporary name."""
+    """A file with a temporary name."""
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
     try:
         # Held as long as the writer lives: an unlocked temporary file was left by a dead one.
@@ -116,31 +116,31 @@ def _hidden(path: Path) -> Iterator[Unlinked]:
             os.unlink(path)
 
 
-class Apart:
-    """A Maker for one root: nameless files come out of a nursery, others get a temporary name beside it."""
+class FileMaker:
+    """A Maker for one root: nameless files if the file system has them, else files with temporary names."""
 
     def __init__(self, root: Path, nameless: bool = True) -> None:
         self._folder = root / TEMPORARY
         self._folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
         self.nameless = nameless and self._knows_nameless_files()
-        self.nursery = Nursery(self._folder)
+        self.nameless_files = NamelessFiles(self._folder)
 
     def __call__(self, place: Descriptor, path: Path) -> AbstractContextManager[Unlinked]:
-        return _nameless(self.nursery.make()) if self.nameless else near_by_name(place, self._folder)
+        return _nameless(self.nameless_files.make()) if self.nameless else near_by_name(place, self._folder)
 
     def has_room(self) -> bool:
-        """Whether a file of some megabytes could be written; nothing of it stays. If nobody can tell, there is room."""
+        """Whether a file of some megabytes could be written; leaves no file. True if the system does not say."""
         try:
             path = self._folder / _temporary_name()
-            with _nameless(self.nursery.make()) if self.nameless else _hidden(path) as made:
+            with _nameless(self.nameless_files.make()) if self.nameless else _hidden(path) as made:
                 os.posix_fallocate(made.file, 0, PROBE_BYTES)
         except OSError as error:
             return error.errno not in NO_ROOM
         return True
 
     def _knows_nameless_files(self) -> bool:
-        """Try it: the file system may not know them, and a process without /proc cannot link them."""
+        """Whether nameless files work here: the file system may lack them, and linking them needs /proc."""
         probe = f"probe-{os.getpid()}-{id(self)}"
         folder = Descriptor(os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
@@ -152,11 +152,11 @@ class Apart:
         return True
 
     def _sweep(self) -> None:
-        """Remove what dead writers left behind."""
+        """Remove the files that dead writers left."""
         for path in self._folder.iterdir():
             with suppress(OSError):
                 if path.name.startswith(NAMES):
-                    sweep_nursery(path)
+                    remove_unused_directory(path)
                     continue
                 file = Descriptor(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
                 fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,7 +164,7 @@ class Apart:
 
 
 def _temporary_name() -> str:
-    """Another one each time, on whatever machines share the folder."""
+    """A new name each time, different on all machines that share the folder."""
     return f".tmp-{os.uname().nodename}-{os.getpid()}-{next(_numbers)}"
 
 
@@ -174,7 +174,7 @@ def _nameless(file: int) -> AbstractContextManager[Unlinked]:
 
 @contextmanager
 def _closed(made: Unlinked) -> Iterator[Unlinked]:
-    """Close it in the end. What matters is synced by then: a failure must not make a linked file look unwritten."""
+    """Close the file in the end. It is synced by then, so a failure to close it is no failure to write it."""
     try:
         yield made
     finally:

@@ -1,12 +1,13 @@
 """Files made ahead of time, under the names that the next objects of a writer will have.
 
-A new object is waited for twice: for its bytes, and for the directory that has its name. Whoever numbers small objects
-one after the other gets the next names made and synced in the background, and waits only for the bytes.
+A new object costs two syncs: of its bytes, and of the directory with its name. A writer that numbers its small objects
+gets the next names made and synced in the background, and waits for the bytes only: 3.9 ms in place of 8.2 for 1 KB on
+a busy disk, and 0.55 ms of processor time in place of 0.76 (decision 7).
 
     absent -> ready: named, not readable, locked by its maker -> its directory is synced -> written -> readable, synced
 
-Until it is readable (by its mode, which `list` and `read` look at) the object is not there, and it appears whole,
-whoever dies in between. What a dead maker left is not locked any more; who comes across it removes it.
+The object is absent until its file is readable, as its mode says to `list` and `read`. So it appears whole, whichever
+process dies in between. A file whose maker is dead has no lock any more; the next process that finds it removes it.
 """
 
 import fcntl
@@ -16,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from lakestream.data.nameless_files import Nursery
+from lakestream.data.nameless_files import NamelessFiles
 from lakestream.data.synced_files import Descriptor, Directories, open_to_read, write_all
 from lakestream.interfaces import Buffer
 from lakestream.process.umask import current_umask
@@ -25,19 +26,19 @@ HIDDEN, READABLE = 0o200, 0o444
 AHEAD = 8
 REFILL_BELOW = 16
 ROW_FROM = 8
-"""So many numbers one after the other, and the next ones are expected."""
+"""After so many consecutive numbers the next ones are expected."""
 TRIED_AGAIN_AFTER = 1000
-"""So many objects, if files cannot be made now."""
+"""If files cannot be made, the next attempt is after so many objects."""
 MAX_ROWS = 4
 
 
 def is_hidden(status: os.stat_result) -> bool:
-    """Whether this is a file for an object that is not there yet."""
+    """Whether the file belongs to an object that is not written yet."""
     return not status.st_mode & READABLE
 
 
 def open_shown(path: str | os.PathLike[str]) -> Descriptor:
-    """Open an object's file. Raises FileNotFoundError if the object is not there, or not yet."""
+    """Open an object's file. Raises FileNotFoundError if the object is absent or not written yet."""
     try:
         file = open_to_read(path)
         hidden = is_hidden(os.fstat(file.number))
@@ -51,7 +52,7 @@ def open_shown(path: str | os.PathLike[str]) -> Descriptor:
 
 
 def remove_if_left(path: str | os.PathLike[str]) -> None:
-    """A hidden file whose maker is dead."""
+    """Remove a hidden file whose maker is dead."""
     with suppress(OSError):
         file = Descriptor(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
         fcntl.flock(file.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,8 +60,8 @@ def remove_if_left(path: str | os.PathLike[str]) -> None:
             os.unlink(path)
 
 
-class Ready:
-    """An empty, hidden file with its name in a directory, which may not be synced yet."""
+class ReadyFile:
+    """An empty, hidden file that has its name in a directory; the directory may not be synced yet."""
 
     __slots__ = ("_file", "_mode", "_name", "_place", "synced")
 
@@ -72,7 +73,7 @@ class Ready:
         self.synced = False
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """If this fails, nothing is there."""
+        """Write the object and make it readable. After an error the object is absent."""
         try:
             write_all(self._file.number, parts)
             os.fchmod(self._file.number, self._mode)
@@ -90,8 +91,8 @@ class Ready:
             os.unlink(self._name, dir_fd=self._place.number)
 
 
-class _Row:
-    """The numbered objects of one directory."""
+class _NumberedObjects:
+    """The objects of one directory, which are numbered one after the other."""
 
     __slots__ = ("count", "last", "made", "making", "ready")
 
@@ -102,26 +103,26 @@ class _Row:
         self.made = -1
         """The highest number for which a file was made."""
         self.making = False
-        self.ready: dict[str, Ready] = {}
+        self.ready: dict[str, ReadyFile] = {}
 
 
 class ReadyFiles:
-    """Those of one folder. Safe to use from several threads."""
+    """The ready files of one folder. Safe to use from several threads."""
 
     def __init__(
-        self, directories: Directories, nursery: Nursery, later: Callable[[Callable[[], None]], object]
+        self, directories: Directories, nameless_files: NamelessFiles, later: Callable[[Callable[[], None]], object]
     ) -> None:
-        """`later` has something done in the background."""
+        """`later` runs a function in the background."""
         self._directories = directories
-        self._nursery = nursery
+        self._nameless_files = nameless_files
         self._later = later
         self._mode = 0o400 | 0o644 & ~current_umask()
-        self._rows: OrderedDict[str, _Row] = OrderedDict()
+        self._rows: OrderedDict[str, _NumberedObjects] = OrderedDict()
         self._lock = threading.Lock()
         self._closed = False
 
-    def take(self, key: str) -> Ready | None:
-        """The file for this object, if it was made; nobody will make it from now on."""
+    def take(self, key: str) -> ReadyFile | None:
+        """The ready file for this object, if there is one; none will be made for it later."""
         directory, _, name = key.rpartition("/")
         with self._lock:
             row = self._rows.get(directory)
@@ -131,7 +132,7 @@ class ReadyFiles:
             return row.ready.pop(name, None)
 
     def expect_more(self, key: str) -> None:
-        """An object was put that its writer may go on from."""
+        """Note that an object was put: its writer may go on with the next numbers."""
         directory, _, name = key.rpartition("/")
         if not _is_number(name):
             return
@@ -145,7 +146,7 @@ class ReadyFiles:
         self._later(lambda: self._make(directory, row, len(name)))
 
     def close(self) -> list[str]:
-        """Remove what nobody used; the directories in which it was."""
+        """Remove unused files; returns the directories that had some."""
         with self._lock:
             self._closed = True
             directories = list(self._rows)
@@ -153,8 +154,8 @@ class ReadyFiles:
                 self._forget_oldest()
             return directories
 
-    def _row(self, directory: str) -> _Row:
-        row = self._rows.setdefault(directory, _Row())
+    def _row(self, directory: str) -> _NumberedObjects:
+        row = self._rows.setdefault(directory, _NumberedObjects())
         self._rows.move_to_end(directory)
         if len(self._rows) > MAX_ROWS:
             self._forget_oldest()
@@ -166,13 +167,13 @@ class ReadyFiles:
             one.remove()
         row.ready.clear()
 
-    def _make(self, directory: str, row: _Row, digits: int) -> None:
-        """Whoever wants one of these files before the directory is synced takes it, and syncs that itself."""
+    def _make(self, directory: str, row: _NumberedObjects, digits: int) -> None:
+        """Make files. A writer that takes one before the directory is synced syncs the directory itself."""
         made = []
         try:
             place = self._directories.open(directory)
             for _ in range(AHEAD):
-                file = Descriptor(self._nursery.make(HIDDEN))
+                file = Descriptor(self._nameless_files.make(HIDDEN))
                 fcntl.flock(file.number, fcntl.LOCK_EX)
                 with self._lock:
                     if self._rows.get(directory) is not row:
@@ -180,12 +181,12 @@ class ReadyFiles:
                     number = row.made = max(row.made, row.last) + 1
                     name = f"{number:0{digits}d}"
                     os.link(f"/proc/self/fd/{file.number}", name, dst_dir_fd=place.number, follow_symlinks=True)
-                    one = row.ready[name] = Ready(file, place, name, self._mode)
+                    one = row.ready[name] = ReadyFile(file, place, name, self._mode)
                 made.append(one)
             os.fsync(place.number)
             for one in made:
                 one.synced = True
-        except OSError:  # then objects are made when they come, and whoever makes them is told
+        except OSError:  # objects then get their files when they are put, and the writer sees the error
             row.count = -TRIED_AGAIN_AFTER
         finally:
             row.making = False

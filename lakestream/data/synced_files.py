@@ -1,4 +1,4 @@
-"""Files and directories that survive a power cut, and the page cache they fill: what the folder WAL is made of."""
+"""Files and directories that survive a power cut, and the page cache that they fill: the base of the folder WAL."""
 
 import os
 import resource
@@ -13,15 +13,15 @@ from lakestream.interfaces import Buffer
 
 MAX_PARTS_A_WRITE = 1024
 MAX_OPEN_DIRECTORIES = 512
-"""Tables have three each, and every round comes back to them; at most a quarter of what the process may open."""
+"""A table has three, and every round uses them. At most a quarter of the files that the process may open."""
 COMPARE_BYTES = 1024 * 1024
 ADVISED_FROM_BYTES = 128 * 1024
 
 
 class Descriptor:
-    """An open file. It closes when the last one who uses it lets go, so a cache may drop it at any time.
+    """An open file. It closes with its last reference, so a cache may drop it at any time.
 
-    Pass it on as a whole: the bare number does not keep the file open.
+    Pass on the Descriptor: the bare number does not keep the file open.
     """
 
     __slots__ = ("number",)
@@ -58,7 +58,7 @@ def write_all(file: int, parts: Sequence[Buffer]) -> None:
 
 
 def read_range(file: Descriptor, start: int, length: int) -> bytearray:
-    """The bytes of a range, cut where the file ends."""
+    """The bytes of a range, cut at the end of the file."""
     found = bytearray(max(min(length, os.fstat(file.number).st_size - start), 0))
     filled = 0
     with memoryview(found) as view:
@@ -71,7 +71,7 @@ def read_range(file: Descriptor, start: int, length: int) -> bytearray:
 
 
 def read_bytes(file: Descriptor, start: int, length: int) -> bytes:
-    """The same, made by the kernel in one go as a rule: no thread that wants to run waits while memory is prepared."""
+    """Like read_range, as bytes. The interpreter is free while the kernel fills them."""
     length = max(min(length, os.fstat(file.number).st_size - start), 0)
     found = os.pread(file.number, length, start)
     while len(found) < length:
@@ -83,7 +83,7 @@ def read_bytes(file: Descriptor, start: int, length: int) -> bytes:
 
 
 def read_without_waiting(file: Descriptor, ranges: Sequence[tuple[int, int]]) -> list[bytearray] | None:
-    """The ranges if the page cache holds them all and the file was not deleted meanwhile, else None. Never blocks."""
+    """The ranges if the page cache holds them all and the file still has a name, else None. Never blocks."""
     status = os.fstat(file.number)
     no_wait = getattr(os, "RWF_NOWAIT", None)
     if no_wait is None or not status.st_nlink:
@@ -101,7 +101,7 @@ def read_without_waiting(file: Descriptor, ranges: Sequence[tuple[int, int]]) ->
 
 
 def holds_same_bytes(file: Descriptor, parts: Sequence[Buffer]) -> bool:
-    """Whether a file is what the parts would make if they were joined."""
+    """Whether a file holds exactly the joined parts."""
     if os.fstat(file.number).st_size != sum(map(len, parts)):
         return False
     at = 0
@@ -116,13 +116,13 @@ def holds_same_bytes(file: Descriptor, parts: Sequence[Buffer]) -> bool:
 
 
 def link_synced(file: int, path: str, directory: int, name: str, *, nameless: bool) -> bool:
-    """Give a written file its name, or say that the name is taken; the directory's sync is left to the caller.
+    """Give a written file its name and sync the file; False if the name is taken. The caller syncs the directory.
 
-    Until that is done too, a power cut may leave the name without all of the bytes. Nothing refers to such a file, as
-    whoever makes it known waits for the sync: it is swept like any other that was never committed. The file's own sync
-    comes after its link because of ext4 without a journal. There a directory's sync leaves the file's count of links as
-    it was, and a file without links counts as deleted when the disk is checked. With a journal it takes the place of
-    the directory's sync, which then finds nothing left to do. Raises Unknown if the file has its name, but may lose it.
+    Before the directory is synced, a power cut may leave the name without all of the bytes. No command refers to such a
+    file, so it is collected like any other that was never committed. The file is synced after its link because of ext4
+    without a journal: there the sync of a directory does not write the file's count of links, and a file without links
+    counts as deleted when the disk is checked. With a journal the sync of the file covers the directory as well.
+    Raises Unknown if the file has its name, but may lose it.
     """
     try:
         os.link(path, name, dst_dir_fd=directory, follow_symlinks=nameless)
@@ -136,7 +136,7 @@ def link_synced(file: int, path: str, directory: int, name: str, *, nameless: bo
 
 
 def is_synced_copy(file: Descriptor, parts: Sequence[Buffer]) -> bool:
-    """Whether a file that somebody else linked holds the parts. It is synced then: its maker may not be done yet."""
+    """Whether a file that another writer linked holds the parts. If so, syncs it: its maker may not have done so."""
     same = holds_same_bytes(file, parts)
     if same:
         os.fsync(file.number)
@@ -144,7 +144,7 @@ def is_synced_copy(file: Descriptor, parts: Sequence[Buffer]) -> bool:
 
 
 def make_durable_directory(path: Path, top: Path) -> None:
-    """Make the directory, and sync all from `top` to its parent: whoever made them may not have come to it yet."""
+    """Make the directory, and sync all from `top` to its parent: their makers may not have synced them yet."""
     path.mkdir(parents=True, exist_ok=True)
     while path != top:
         path = path.parent
@@ -160,12 +160,12 @@ def sync_directory(path: Path) -> None:
 
 
 class Directories:
-    """Durable directories, held open: what is linked into one can never end up in a successor of the same name."""
+    """Durable directories, held open: a file is never linked into a later directory of the same name."""
 
     def __init__(self, root: Path, known_max: int = 0) -> None:
-        """`known_max`: of so many it is remembered that they are durable, where a name is never given to another one.
+        """`known_max`: how many directories are remembered as durable after they are closed.
 
-        They need not be synced again with all that is above them when they are opened anew.
+        A remembered directory is not synced again, with all directories above it, when it is opened anew.
         """
         self.root = root
         self._known_max = known_max
@@ -210,7 +210,7 @@ class Directories:
         return Descriptor(os.open(self.root / directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def _known_one(self, directory: str, known: tuple[int, int]) -> Descriptor | None:
-        """The directory that was durable when it was last open; None if another one, or none, has its name."""
+        """The remembered directory, opened again; None if another directory, or none, has its name now."""
         try:
             found = Descriptor(os.open(self.root / directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except FileNotFoundError:
@@ -218,7 +218,7 @@ class Directories:
         return found if _identity(found) == known else None
 
     def _hold(self, directory: str) -> None:
-        """See that the directory above another one is durable itself: it is if we hold it, and it still has a name."""
+        """Make sure that a directory above is durable: it is if it is held open and still has a name."""
         held = self.open(directory)
         if not is_linked(held):
             self.forget(directory)
@@ -241,10 +241,10 @@ def _identity(directory: Descriptor) -> tuple[int, int]:
 
 
 class FreshPages:
-    """Keeps the page cache that our own writes fill within a limit.
+    """Keeps the page cache that our writes fill within a limit.
 
-    Synced pages are rarely read again (readers have a cache of their own), and a kernel that may use them again writes
-    new objects several times cheaper than one that has to find fresh memory for each.
+    Synced pages are rarely read again, as readers have a cache of their own, and a kernel that reuses them writes new
+    objects several times cheaper than one that has to find fresh memory for each.
     """
 
     def __init__(self, root: Path, limit_bytes: int) -> None:

@@ -27,11 +27,11 @@ IDENTITY_BYTES = 16
 READ_BYTES = 1 << 40
 CHILD_NICE = 10
 IDLE_ONLY_S = 10.0
-"""The child that writes a checkpoint gets only the time that nobody wants; after so long, a share of the rest too."""
+"""For so long the child that writes a checkpoint runs only on an idle processor; then it competes at low priority."""
 CHILD_LIMIT_S = 300.0
 """A child that takes longer is killed."""
 LOADED_AT_ONCE_BYTES = 256 * 1024
-"""A larger checkpoint is loaded in a thread."""
+"""A larger checkpoint is loaded in a thread: one of 100,000 partitions takes about 3 seconds."""
 DROPPED_AT_ONCE = 500
 
 Dump = Callable[[State], Awaitable[bytes]]
@@ -44,7 +44,7 @@ async def load_newest(command_log: CommandLog, wal: Wal, level: int = NEWEST) ->
         try:
             return await _load_one_of(notes, wal, level)
         except Corrupt:
-            # They may have been replaced and collected while we read.
+            # Newer checkpoints may have replaced these, and the collector removed them, while we read.
             before, notes = notes, await command_log.checkpoints()
             if notes == before:
                 raise
@@ -68,7 +68,7 @@ async def _load_one_of(notes: list[CheckpointNote], wal: Wal, level: int) -> tup
 
 
 async def load_beside(checkpoint: Buffer, level: int) -> State:
-    """The state of a checkpoint; others have their turn while a large one is loaded."""
+    """The state of a checkpoint. A large one is loaded in a thread, so that the event loop goes on."""
     if len(checkpoint) <= LOADED_AT_ONCE_BYTES:
         return load(checkpoint, level)
     return await asyncio.to_thread(load, checkpoint, level)
@@ -77,7 +77,7 @@ async def load_beside(checkpoint: Buffer, level: int) -> State:
 async def store_state(
     state: State, identity: bytes, member: int, epoch: int, wal: Wal, dump_state: Dump
 ) -> tuple[CheckpointNote, int]:
-    """Store the state as it is now; its note, for `note_stored`, and its size. Raises Retry: not now."""
+    """Store the state as it is now. Returns the note, for `note_stored`, and the size. Raises Retry."""
     note = CheckpointNote(state.sequence, checkpoint_key(state.cluster, state.sequence, member, epoch))
     body = await dump_state(state)
     try:
@@ -92,17 +92,17 @@ async def note_stored(stored: CheckpointNote, command_log: CommandLog) -> None:
     await command_log.save_checkpoint(stored)
     notes = await command_log.checkpoints()
     if len(notes) == 2:
-        # The last command that the older one holds stays: who starts from it compares that one first (L5).
+        # The last command that the older checkpoint holds stays: a broker that starts from it compares that one (L5).
         await command_log.truncate(notes[1].sequence - 1)
 
 
-async def dump_here(state: State) -> bytes:
+async def dump_in_process(state: State) -> bytes:
     """For small states and simulations: at once, in this process."""
     return dump(state)
 
 
 async def dump_in_a_fork(state: State) -> bytes:
-    """Off the serving path: a forked child sees the state as it is now, and writes it into a pipe. Raises Retry."""
+    """A forked child sees the state as it is now, and writes it into a pipe while this process serves. Raises Retry."""
     read_end, child = _fork(state)
     ends = [read_end]
     loop = asyncio.get_running_loop()
@@ -134,7 +134,7 @@ class _Child:
         self._lock = threading.Lock()
 
     def let_compete(self) -> None:
-        with self._lock, contextlib.suppress(AttributeError, OSError):  # where the system knows this, and allows it
+        with self._lock, contextlib.suppress(AttributeError, OSError):  # not every system knows this, or allows it
             if not self._ended:
                 os.sched_setscheduler(self._pid, os.SCHED_OTHER, os.sched_param(0))
 
@@ -145,7 +145,7 @@ class _Child:
                 os.kill(self._pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Its status. Called when its end of the pipe is closed, so it does not take long."""
+        """The exit status of the child. Call it once the child has closed the pipe: then the wait is short."""
         with self._lock:
             self._ended = True
             return os.waitpid(self._pid, 0)[1]
@@ -170,11 +170,11 @@ def _fork(state: State) -> tuple[int, _Child]:
 
 
 def _write(state: State, read_end: int, write_end: int) -> None:
-    """What the child does; it never returns."""
+    """The work of the child; never returns."""
     status = 1
     try:
         os.nice(CHILD_NICE)
-        with contextlib.suppress(AttributeError, OSError):  # where the system knows this
+        with contextlib.suppress(AttributeError, OSError):  # not every system knows this
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         os.close(read_end)
         left = memoryview(dump(state))
@@ -198,13 +198,13 @@ def _collect(ends: list[int], child: _Child) -> tuple[bytes, int]:
 
 
 def _collect_nothing(ends: list[int], child: _Child) -> None:
-    """Of a killed child that no thread waits for."""
+    """Close the pipe of a killed child that no thread waits for."""
     os.close(ends.pop())
     child.wait()
 
 
-class Remains:
-    """The large parts of a state that is replaced: freeing 100,000 objects at once would hold the event loop."""
+class ReplacedState:
+    """The large parts of a replaced state: to free 100,000 objects at once would hold the event loop."""
 
     def __init__(self, state: State) -> None:
         self._parts: list[list[object]] = [
@@ -215,8 +215,8 @@ class Remains:
             )
         ]  # fmt: skip
 
-    async def let_go(self) -> None:
-        """Others have their turn between the pieces."""
+    async def free(self) -> None:
+        """Free the parts in pieces; other tasks run in between."""
         for part in self._parts:
             while part:
                 del part[-DROPPED_AT_ONCE:]

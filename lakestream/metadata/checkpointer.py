@@ -4,19 +4,16 @@
     stored    by the live broker with the lowest id
     noted     once most live brokers, this one included, reported the same outcomes at or above its sequence
 
-Until then nobody starts from it: a replica that went wrong just before would hand its mistake to everybody. An object
-that is never noted is collected when two newer ones are.
+No broker starts from a checkpoint before it is noted: a replica that went wrong just before it stored the checkpoint
+would pass its mistake to all others. A checkpoint that is never noted is collected once two newer ones are noted.
 """
 
-import logging
 from dataclasses import dataclass, field
 
 from lakestream.interfaces import CheckpointNote, Clock, CommandLog, Wal
 from lakestream.metadata.checkpoint import Dump, note_stored, store_state
 from lakestream.metadata.replica import Replica
 from lakestream.model.state import State
-
-log = logging.getLogger(__name__)
 
 RETRY_S = 30.0
 """After a checkpoint that could not be stored."""
@@ -28,7 +25,7 @@ class _Stored:
 
     note: CheckpointNote
     state: State
-    """The state that was stored: a reload puts another in its place, whose outcomes are not its own."""
+    """The state that was stored. After a reload the replica has another one, whose digests say nothing of this one."""
     agreed: set[tuple[int, int]] = field(default_factory=set)
     """Brokers that agree, as (id, epoch)."""
 
@@ -50,14 +47,14 @@ class Checkpointer:
 
     @property
     def due(self) -> bool:
-        """By commands, or by their bytes: not more often than the state itself has so many."""
+        """Whether enough commands were folded since the last one, or enough bytes for the size of the state."""
         replica = self._replica
         many = replica.state.sequence - self._sequence >= self._commands
         large = replica.folded_bytes - self._folded_bytes >= max(self._size_bytes, self._last_bytes)
         return many or large
 
     async def step(self, command_log: CommandLog, wal: Wal, dump: Dump) -> bool:
-        """Store what is due, note what is agreed on; whether one was noted. Raises Retry or Unknown."""
+        """Store a checkpoint that is due, note one that is agreed on; True if one was noted. Raises Retry, Unknown."""
         live = self._replica.state.members.brokers()
         if not live or live[0].id != self._replica.member_id:
             self._stored = None
@@ -81,7 +78,7 @@ class Checkpointer:
         self._hear()
 
     def _hear(self) -> None:
-        """Heartbeats are compared as they are folded: digests are remembered for a while only."""
+        """Compare heartbeats as they are folded: old digests are forgotten."""
         stored, replica = self._stored, self._replica
         if stored is None:
             return
@@ -95,7 +92,7 @@ class Checkpointer:
                     stored.agreed.add((member.id, member.epoch))
 
     def _is_agreed(self) -> bool:
-        """Whether most live brokers agree; this one does with itself."""
+        """Whether most live brokers agree, this broker included."""
         assert self._stored is not None
         live = self._replica.state.members.brokers()
         for_it = sum(

@@ -1,4 +1,4 @@
-"""The commands of the log in words, page by page: for `lakestream metadata follow` and people who wonder."""
+"""The commands of the log as text, page by page, for `lakestream metadata follow`."""
 
 import asyncio
 import json
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from lakestream.interfaces import CommandLog, Logged
 from lakestream.metadata.describe import describe_command
 
-COMMANDS_PATH = "/metadata/commands"
 COMMANDS_MAX = 1000
 """Of one page."""
 PAGE_BYTES = 1 << 20
@@ -16,15 +15,16 @@ WAIT_MAX_S = 20.0
 
 
 async def command_page(command_log: CommandLog, after: int, limit: int, wait_s: float) -> bytes:
-    """At most `limit` commands behind a sequence, a line of JSON each; if there are none yet, waits for the first.
+    """At most `limit` commands behind a sequence, a line of JSON each. Waits for the first one if there are none.
 
-    Raises Missing if the log does not reach back so far any more.
+    Raises Missing if the log no longer reaches back to the sequence.
     """
     limit = min(limit, COMMANDS_MAX)
     found = await _behind(command_log, after, limit)
     if not found and wait_s > 0:
         await command_log.wait(after, min(wait_s, WAIT_MAX_S))
         found = await _behind(command_log, after, limit)
+    # A full page takes 160 ms: in a thread, the event loop goes on.
     return await asyncio.to_thread(render, found) if found else b""
 
 
@@ -35,7 +35,7 @@ async def _behind(command_log: CommandLog, after: int, limit: int) -> list[Logge
 
 
 def render(entries: Sequence[Logged], page_bytes: int = PAGE_BYTES) -> bytes:
-    """At least one line, and no more behind the one that fills the page."""
+    """The lines up to the one that fills the page; at least one."""
     lines: list[bytes] = []
     size = 0
     for sequence, command in entries:

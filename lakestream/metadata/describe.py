@@ -1,11 +1,12 @@
-"""The state and the commands in words: for `lakestream metadata`, the HTTP port and people who wonder."""
+"""The state and the commands as plain values, for `lakestream metadata` and the HTTP port."""
 
 from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
 
-from lakestream.model import members, streams, topics
+from lakestream.model import members, topics
+from lakestream.model.append_rows import HEAD, ROW, read_append
 from lakestream.model.commands import APPEND, ENVELOPE, Register, envelope_of
 from lakestream.model.stamped_append import STAMPED_APPEND, unpack_stamped
 from lakestream.model.state import FAMILIES, State
@@ -15,7 +16,7 @@ _BODIES[Register.KIND] = Register
 ROWS_SHOWN = 20
 PARTITIONS_A_PIECE = 1_000
 BODY_SHOWN_BYTES = 256 << 10
-"""A larger body of a command is not spelled out."""
+"""Of a larger body only the size is shown."""
 
 
 def describe_command(sequence: int, command: bytes) -> dict[str, object]:
@@ -52,17 +53,14 @@ def _name(kind: int) -> str:
 
 
 def _append(payload: memoryview) -> dict[str, object]:
-    if len(payload) < streams.HEAD.size:
-        return {"malformed": "no head"}
-    tick, size, count = streams.HEAD.unpack_from(payload)
-    rows = payload[streams.HEAD.size :]
-    if len(rows) != count * streams.ROW.size:
-        return {"malformed": "rows"}
+    body = read_append(payload)
+    if body is None:
+        return {"malformed": "no head" if len(payload) < HEAD.size else "rows"}
     shown = [
         {"stream": row[0], "records": row[1], "bytes": row[3], "producer": row[5]}
-        for row in islice(streams.ROW.iter_unpack(rows), ROWS_SHOWN)
+        for row in islice(ROW.iter_unpack(body.rows), ROWS_SHOWN)
     ]
-    return {"tick": tick, "object_bytes": size, "batches": count, "rows": shown}
+    return {"tick": body.tick, "object_bytes": body.size, "batches": body.batches, "rows": shown}
 
 
 def _stamped_append(payload: memoryview) -> dict[str, object]:
@@ -80,8 +78,8 @@ def _plain(value: object) -> object:
 def describe_state(state: State) -> Iterator[bytes]:
     """A summary of everything that all members agree on, as pieces of one JSON document.
 
-    A piece takes a millisecond or so, whatever the state holds: others may have their turn after each. Topics that
-    change meanwhile are shown as they are when their turn comes.
+    A piece takes about a millisecond, however large the state is, so that other tasks can run in between. Topics that
+    change meanwhile are shown as they are when their piece is made.
     """
     head = {
         "cluster": state.cluster,

@@ -1,7 +1,7 @@
-"""The whole state for a tool that checks it from outside: one consistent moment, and where the bytes of it lie.
+"""The whole state for a tool that checks it: one consistent moment, and where the objects of the cluster lie.
 
-A state may be large, so it goes out in pages. The first page makes an export, which is held until its last page was
-read, or for a minute after the last one that was asked for.
+A state may be large, so it is sent in pages. A request for the first page makes an export, which the broker holds until
+its last page is read, or until no page was read for a minute.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from lakestream.metadata.checkpoint import Dump
 from lakestream.metadata.replica import Replica
 
 STATE_PATH = "/metadata/state"
-"""Where a broker's HTTP port gives it out."""
+"""The path at a broker's HTTP port."""
 PAGE_BYTES = 4 << 20
 HELD_S = 60.0
 EXPORTS_MAX = 2
-"""Held at once; who wants one more has to wait."""
+"""Exports held at once; a request for one more gets Retry."""
 READ_ATTEMPTS = 3
 
 
@@ -32,12 +32,12 @@ class Exported:
 
     root: str
     collected_after_ms: int
-    """A WAL object that nobody needs is gone after so long, if the collector works."""
+    """A working collector removes an unneeded WAL object within this time."""
     checkpoint: bytes
 
 
 class ExportPage(msgspec.Struct, frozen=True, array_like=True):
-    """One of `pages` pieces of a checkpoint; `export` is the name to ask for the others by."""
+    """One of `pages` pieces of a checkpoint; `export` names the export that has the others."""
 
     root: str
     collected_after_ms: int
@@ -71,9 +71,9 @@ class Exports:
         self._one_at_a_time = asyncio.Lock()
 
     async def page(self, export: str, number: int) -> bytes:
-        """A page of an export, or of a new one if none is named: the state, folded to the end of the log first.
+        """A page of an export; of a new one, folded to the end of the log, if `export` is empty.
 
-        Raises Missing if there is no such export (any more) or page, and Retry.
+        Raises Missing if there is no such page, or the export is gone, and Retry.
         """
         self._forget_old()
         if not export and number:
@@ -111,7 +111,7 @@ class Exports:
 
 
 def read_export(read: Callable[[str], bytes]) -> Exported:
-    """The whole of a new export; `read` gets what a broker answers at a path. Blocks. Raises what `read` raises."""
+    """A new export, whole. `read` returns a broker's answer at a path. Blocks. Raises what `read` raises."""
     for attempt in range(READ_ATTEMPTS):
         first = unpack_page(read(STATE_PATH))
         pieces = [first.piece]
@@ -120,7 +120,7 @@ def read_export(read: Callable[[str], bytes]) -> Exported:
                 asked = urlencode({"export": first.export, "page": number})
                 pieces.append(unpack_page(read(f"{STATE_PATH}?{asked}")).piece)
         except LakestreamError:
-            # The broker may have been started again, or we were too slow.
+            # The broker may have restarted, or dropped the export.
             if attempt == READ_ATTEMPTS - 1:
                 raise
             continue

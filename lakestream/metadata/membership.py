@@ -1,10 +1,10 @@
-"""Being a member: register, heartbeat, watch the others, notice one's own end, and take checkpoints.
+"""The life of a member: register, heartbeat, watch other members, notice the end of its epoch, take checkpoints.
 
     joining  --registered-->  serving  --epoch ended by others-->  joining (with a new incarnation)
-    serving  --nothing folded for a session-->  blind: clients are let go until something is folded again (L8)
+    serving  --nothing folded for a session-->  blind: clients are disconnected until a command is folded again (L8)
     serving  --leave-->  gone
 
-Others are expired only while our own heartbeats fold, so that an outage of the store expires nobody (L13).
+A member expires others only while its own heartbeats fold, so that an outage of the store expires no member (L13).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from random import Random
 
 from lakestream.errors import Fenced, Halted, NoRoom, Retry, Unknown
 from lakestream.interfaces import Clock, CommandLog, Wal
-from lakestream.metadata.checkpoint import Dump, dump_here
+from lakestream.metadata.checkpoint import Dump, dump_in_process
 from lakestream.metadata.checkpointer import Checkpointer
 from lakestream.metadata.replica import Replica
 from lakestream.model.cluster_time import JUMP_MS
@@ -36,7 +36,7 @@ class Timing:
     checkpoint_commands: int = 20_000
     """A checkpoint is due after so many commands."""
     checkpoint_bytes: int = 64 * 1024 * 1024
-    """Or after so many bytes of them."""
+    """A checkpoint is due after so many bytes of commands."""
 
 
 class Membership:
@@ -49,7 +49,7 @@ class Membership:
         self._about = about
         self._timing = timing
         self.settled: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        """The last tick and the last move that are committed or given up; whoever numbers them sets this (L22)."""
+        """The last tick and the last move that are committed or given up; the appender and the mover know (L22)."""
         self.on_join: list[Callable[[], None]] = []
         self._heard: dict[int, tuple[int, int, float]] = {}
         self._last_heartbeat = clock.monotonic()
@@ -79,8 +79,8 @@ class Membership:
     async def _agree_on_time(self) -> None:
         """Do not serve while cluster time lies far behind our clock, as it does after a long stop (L14).
 
-        Cluster time takes a jump after several heartbeats, and members that died without saying so may have to expire
-        first. If it never follows, the others' clocks say otherwise.
+        Cluster time jumps after several heartbeats, and dead members may have to expire first. If cluster time never
+        follows, the clocks of other members disagree with ours.
         """
         until = self._clock.monotonic() + self._timing.session_s + 2 * self._timing.heartbeat_s
         while (ahead_ms := self._ahead_ms()) > JUMP_MS:
@@ -104,9 +104,9 @@ class Membership:
 
     @property
     def blind(self) -> bool:
-        """Nothing was folded for a session's length, or we have no epoch: others may have gone on without us (L8).
+        """Nothing was folded for a session, or there is no epoch: other members may have gone on without this one (L8).
 
-        On a full disk nobody can append, and nothing is there to fold: who reads the log to its end sees all there is.
+        On a full disk no member can append, so there is nothing to fold: a member that reads to the end is current.
         """
         replica = self._replica
         if replica.halted is not None or not replica.epoch:
@@ -130,9 +130,9 @@ class Membership:
             await self._watch()
 
     async def _yield_to_a_twin(self) -> None:
-        """Halt if another process lives under our broker id: two that fence each other serve nobody.
+        """Halt if another process has our broker id: two processes that fence each other serve no client.
 
-        A registration that proposes nothing for a session is a late append of a process that is gone.
+        A registration without a further proposal for a session is a late append of a dead process.
         """
         replica = self._replica
         deadline = self._clock.monotonic() + self._timing.session_s
@@ -146,12 +146,12 @@ class Membership:
             await asyncio.sleep(self._timing.heartbeat_s / 4)
 
     async def leave(self) -> None:
-        """End our own epoch, so that nobody waits for a session to pass."""
+        """End our own epoch, so that no member has to wait for the end of our session."""
         self._leaving = self._replica.leaving = True
         try:
             await asyncio.wait_for(self._replica.propose(Leave()), self._timing.heartbeat_s)
         except (Fenced, Retry, Unknown, TimeoutError) as error:
-            log.info("left without saying so: %s", error)
+            log.info("the epoch was not ended by a command: %s", error)
 
     async def _beat(self) -> None:
         replica = self._replica
@@ -162,7 +162,7 @@ class Membership:
             await replica.propose(beat)
             self._last_heartbeat = self._clock.monotonic()
         except NoRoom:
-            return  # the log has said so
+            return  # StoreRoom has logged it
         except (Fenced, Retry, Unknown) as error:
             log.warning("a heartbeat did not get through: %s", error)
 
@@ -187,7 +187,7 @@ class Membership:
             log.info("the cluster is at feature level %d now: older versions cannot join any more", outcome)
 
     async def _watch(self) -> None:
-        """Propose the end of members that were not heard for a session, by our own clock."""
+        """Expire members that were not heard for a session, by our own clock."""
         if not self.current:
             self._heard.clear()
             return
@@ -205,15 +205,15 @@ class Membership:
                     return
 
     def _compare_digests(self) -> None:
-        """Halt if half of the live brokers, or more, fold to other outcomes than we do (L10)."""
+        """Halt if half of the live brokers, or more, fold to other outcomes than this one (L10)."""
         if not digests_agree(self._replica):
             text = "most live brokers have other outcomes for the same commands"
             self._replica.halt(Halted(text, restart_helps=True))
 
-    async def checkpoint_if_due(self, command_log: CommandLog, wal: Wal, dump: Dump = dump_here) -> bool:
-        """The live broker with the lowest id checkpoints for all; only a state that the others agree with (L10).
+    async def checkpoint_if_due(self, command_log: CommandLog, wal: Wal, dump: Dump = dump_in_process) -> bool:
+        """Take a checkpoint if this is the live broker with the lowest id, and most brokers agree with its state (L10).
 
-        Called now and then; whether a checkpoint was noted. Raises Retry or Unknown.
+        Returns whether a checkpoint was noted. Raises Retry or Unknown.
         """
         if not digests_agree(self._replica):
             return False
@@ -221,7 +221,7 @@ class Membership:
 
 
 def digests_agree(replica: Replica) -> bool:
-    """Whether more than half of the live brokers fold to our outcomes; a pipeline has no vote, and gives way (L10)."""
+    """Whether more than half of the live brokers have our outcomes. A pipeline has no vote, and gives way (L10)."""
     voters = replica.state.members.brokers()
     against = 0
     for member in voters:

@@ -1,12 +1,12 @@
-"""Noticing at a start that the command log was restored from an older copy: the store may hold what it knew later (L5).
+"""Notices at a start that the command log is an older copy: the object store may know more than the log (L5).
 
     a checkpoint   of a sequence above the log's end
-    a WAL object   of an epoch that the log never gave: who writes in an epoch has folded its registration
-                   whose header says that its writer had folded more than the log holds
+    a WAL object   of an epoch that the log never gave: a writer has folded the registration of its epoch;
+                   or with a header which says that its writer had folded more than the log holds
 
-It costs a few requests, however many objects there are: of each member those behind what the log knows to be settled
-are listed, a page at most, and the header of the last one is read. List, then fold, then judge (L22): a healthy log
-holds all that a writer had folded before it wrote, so nothing here can accuse it.
+The check costs a few requests for each member, however many objects there are: one page of the objects behind those
+that the log knows to be settled, and the header of the last one. List, then fold, then judge (L22): a healthy log holds
+all that a writer had folded before it wrote, so a healthy log is never accused.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from lakestream.model.state import State
 
 PAGE = 1000
 MEMBERS_MAX = 10_000
-"""Folders of members that are looked at."""
+"""Most folders of members that are listed."""
 _LAST = "~"
-"""Behind every number."""
+"""Sorts behind every number."""
 _KINDS = ((wal_prefix, wal_key, parse_wal_key), (merged_prefix, merged_key, parse_merged_key))
 _ADVICE = (
     "the log was restored from an older copy, and going on would give offsets away a second time and remove records. "
@@ -45,20 +45,20 @@ _ADVICE = (
 
 @dataclass(slots=True)
 class Traces:
-    """What the store tells of the log's past."""
+    """Signs in the object store of how far the command log once went."""
 
     checkpoint: int = 0
     epochs: dict[int, str] = field(default_factory=dict)
-    """In which objects were written, with the key of one."""
+    """Epochs in which objects were written, each with the key of one."""
     folded: dict[int, str] = field(default_factory=dict)
-    """What writers had folded, likewise."""
+    """Sequences that writers had folded, each with the key of one object."""
 
 
 async def traces(wal: Wal, state: State) -> Traces:
-    """Look around; the state is what was folded before."""
+    """Collect the signs. `state` is what was folded before."""
     found = Traces()
     if not state.cluster:
-        return found  # nothing was ever written under its name
+        return found  # a cluster without a name has no objects
     keys = [one.key for one in await wal.list(checkpoint_prefix(state.cluster))]
     found.checkpoint = max((name.number for name in map(parse_checkpoint_key, keys) if name is not None), default=0)
     starts = [(member.id, member.epoch, (member.tick, member.move)) for member in list(state.members.by_id.values())]
@@ -74,7 +74,7 @@ async def traces(wal: Wal, state: State) -> Traces:
 
 
 async def _folders(wal: Wal, prefix: str) -> set[str]:
-    """The folders of members, those included that the log does not know."""
+    """The folders of all members, also of members that the log does not know."""
     found: set[str] = set()
     after = ""
     while len(found) < MEMBERS_MAX and (first := await wal.list(prefix, after, 1)):
@@ -85,7 +85,7 @@ async def _folders(wal: Wal, prefix: str) -> set[str]:
 
 
 async def _note(wal: Wal, names: list[tuple[ObjectName, str]], found: Traces) -> None:
-    """Ticks tell what was folded in their order, so the last one of a page knows the most."""
+    """Note the epochs of a page, and the sequence of its last object: later objects know at least as much."""
     if not names:
         return
     last, key = max(names)
@@ -94,11 +94,11 @@ async def _note(wal: Wal, names: list[tuple[ObjectName, str]], found: Traces) ->
         [start] = await wal.read(key, [(0, HEADER_BYTES)])
         found.folded[folded_by_writer(start)] = key
     except (Missing, Corrupt):
-        return  # collected meanwhile, or damaged: it proves nothing
+        return  # an object that was collected meanwhile, or is damaged, proves nothing
 
 
 def contradiction(found: Traces, state: State) -> str:
-    """How the store proves that the log has held more than it does; empty if it does not."""
+    """The proof that the log has held more than it holds now; empty if there is none."""
     end = state.sequence
     if found.checkpoint > end:
         return f"the command log ends at {end}, but there is a checkpoint of {found.checkpoint}: {_ADVICE}"
@@ -107,11 +107,11 @@ def contradiction(found: Traces, state: State) -> str:
         return f"the command log ends at {end} and never gave epoch {unknown}, in which {key} was written: {_ADVICE}"
     folded = max(found.folded, default=0)
     if folded > end:
-        return f"the command log ends at {end}, but whoever wrote {found.folded[folded]} had folded {folded}: {_ADVICE}"
+        return f"the command log ends at {end}, but the writer of {found.folded[folded]} had folded {folded}: {_ADVICE}"
     return ""
 
 
 def unknown_epoch(epochs: Iterable[int], state: State) -> int:
-    """The highest one if the state has never given it, else 0. What was listed has to be older than the state."""
+    """The highest epoch if the state has never given it, else 0. List the epochs before the state is folded."""
     highest = max(epochs, default=0)
     return highest if highest >= state.members.next_epoch else 0

@@ -1,39 +1,37 @@
-"""One member's copy of the state: appends proposals to the command log, folds what everybody appended, tells outcomes.
+"""One member's copy of the state: appends proposals to the command log, folds all commands, reports outcomes.
 
 Proposals go out in the order in which they came, one append at a time, which carries all that is ready (L1). A lost
 answer is cured by appending the same commands again: `apply` accepts each number once. A proposal that waited too long
-is given up by a `Noop` with its number; whichever is folded first wins, so even that answer is certain. Where the log
-has no room, proposals whose answer was never lost are taken back at once, and their numbers given to later ones.
+is given up by a `Noop` with its number; the one that is folded first wins, so the answer is certain either way. When
+the log has no room, proposals whose answer was never lost are taken back at once, and their numbers are used again.
 
-Three loops share the log, and all end in `_fold`, which skips what is folded already:
-    proposer   append -> fold the tail that comes with the answer
-    follower   wait for others' commands -> read -> fold
-    catcher    read to the end for those who must not say no from an old state (L6)
+Three loops share the log, and all end in `_fold`, which skips commands that are folded already:
+    propose    append -> fold the tail that comes with the answer
+    follow     wait for commands of other members -> read -> fold
+    catch up   read to the end for callers that must not say no from an old state (L6)
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
 from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import PAGE_BYTES, Clock, CommandLog, Logged, Wal
-from lakestream.metadata.checkpoint import Remains, load_newest
+from lakestream.metadata.catch_up import CatchUp
+from lakestream.metadata.checkpoint import ReplacedState, load_newest
 from lakestream.metadata.older_log import contradiction, traces
-from lakestream.metadata.proposals import Done, Proposal, give_up_behind, give_up_old, tell
+from lakestream.metadata.proposals import Done, Proposal, Proposals, give_up_old
 from lakestream.model.commands import ENVELOPE, Body, Noop, Register, encode, pack
 from lakestream.model.levels import FIRST, NEWEST
-from lakestream.model.reasons import No, Stranger
+from lakestream.model.reasons import No, NotInTurn
 from lakestream.model.state import Outcome, State, apply, check_level
-from lakestream.process.store_room import Room
+from lakestream.process.store_room import StoreRoom
 
 log = logging.getLogger(__name__)
 
 READ_LIMIT = 1000
-BATCH_LIMIT = 256
-BATCH_BYTES = 4 * 1024 * 1024
 DIGESTS_KEPT = 8192
 POLL_S = 1.0
 BACKOFF_S = (0.01, 1.0)
@@ -52,16 +50,16 @@ class Replica:
         """The newest feature level that this member knows."""
         self.epoch = 0
         self.leaving = False
-        """Our epoch ends because we want it to."""
+        """This member ends its epoch itself."""
         self.superseded = False
-        """Our last epoch ended because another process registered under our member id."""
+        """The last epoch ended because another process registered with our member id."""
         self.on_fold: list[Callable[[], None]] = []
         self.on_command: list[Callable[[int, bytes, Outcome], None]] = []
         self.last_fold = self.last_read = clock.monotonic()
-        """When something was last folded, and when the log was last read to its end."""
-        self.room = Room("the command log", clock)
+        """The times of the last fold, and of the last read to the end of the log."""
+        self.room = StoreRoom("the command log", clock)
         self.folded_bytes = 0
-        """Of the commands that this process folded."""
+        """Bytes of all commands that this process folded."""
         self.halted: Halted | None = None
         self._log = command_log
         self._wal = wal
@@ -70,15 +68,11 @@ class Replica:
         self._identity = b""
         self._digests = [0] * DIGESTS_KEPT
         self._loading = asyncio.Lock()
-        self._queue: deque[Proposal] = deque()
-        self._pending: dict[int, Proposal] = {}
-        self._next_n = 1
+        self._proposals = Proposals()
         self._registering: tuple[bytes, asyncio.Future[Outcome]] | None = None
-        self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._catch_waiters: list[asyncio.Future[None]] = []
-        self._catch_wanted = asyncio.Event()
+        self._catching_up = CatchUp(self._read_to_end)
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -88,13 +82,13 @@ class Replica:
         await self._reload(0)
         await self._read_to_end()
         await self._refuse_an_older_log()
-        for loop in (self._propose_loop, self._follow_loop, self._catch_loop):
+        for loop in (self._propose_loop, self._follow_loop, self._catch_up_loop):
             self._tasks.append(asyncio.create_task(self._guard(loop), name=f"replica-{loop.__name__}"))
 
     async def _refuse_an_older_log(self) -> None:
-        """L5 for who was just started and remembers nothing: what lies in the store may know more than the log."""
+        """L5 for a process that has just started: the objects in the store may know more than the log."""
         found = await traces(self._wal, self.state)
-        await self._read_to_end()  # others go on, and store: what was listed lies below the end as it is now
+        await self._read_to_end()  # other members go on: all that was listed lies below the end of the log as it is now
         if proof := contradiction(found, self.state):
             raise Halted(proof)
 
@@ -116,7 +110,7 @@ class Replica:
             self.halt(Halted(f"internal error: {error!r}", restart_helps=True))
 
     def halt(self, error: Halted) -> None:
-        """Stop for good: nothing is guessed, nothing is skipped (L3, L5, L10)."""
+        """Stop for good rather than guess or skip (L3, L5, L10)."""
         if self.halted is None:
             log.critical("halted: %s", error)
             self.halted = error
@@ -126,9 +120,9 @@ class Replica:
     # -- proposing --------------------------------------------------------------------------------------------------
 
     async def propose(self, body: Body) -> Outcome:
-        """Append one command and return what `apply` said of it; a refusal is a value (`No`).
+        """Append one command and return its outcome from `apply`; a refusal is a value (`No`).
 
-        Raises Fenced or Retry if it certainly did not happen, Unknown if nobody can tell.
+        Raises Fenced or Retry if the command certainly has no effect, Unknown if it may have one.
         """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -143,17 +137,16 @@ class Replica:
         return outcome
 
     def propose_later(self, kind: int, payload: bytes, done: Done, level: int = FIRST) -> None:
-        """Queue one command; `done` gets its outcome (or error) from the event loop."""
+        """Queue one command; the event loop calls `done` with its outcome or an error."""
         if self.halted is not None:
             done(Retry(f"halted: {self.halted}"))
         elif not self.epoch:
             done(Fenced("not registered"))
         else:
-            self._queue.append(Proposal(level, kind, payload, done, self._clock.monotonic()))
-            self._wanted.set()
+            self._proposals.add(Proposal(level, kind, payload, done, self._clock.monotonic()))
 
     async def register(self, body: Register) -> int | No:
-        """Begin a new epoch. Proposals of the old one are failed: they can never be applied any more."""
+        """Begin a new epoch. Proposals of the old epoch fail, since no member applies them any more."""
         self._end_epoch()
         command = encode(FIRST, Register.KIND, self.member_id, 0, 0, pack(body))
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -174,50 +167,36 @@ class Replica:
         outcome = answer.result()
         if isinstance(outcome, int):
             self.epoch, self.leaving, self.superseded = outcome, False, False
-            self._next_n = 1
+            self._proposals.begin_epoch()
             self._prefix = ENVELOPE.pack(0, 0, self.member_id, self.epoch, 0)[2:14]
         return outcome  # type: ignore[no-any-return]
 
     async def _propose_loop(self) -> None:
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            while self._queue:
+            await self._proposals.added.wait()
+            self._proposals.added.clear()
+            while self._proposals.waiting:
                 self._idle.clear()
                 try:
-                    await self._send(self._take())
+                    await self._send(self._proposals.number_some())
                 finally:
                     self._idle.set()
 
-    def _take(self) -> list[Proposal]:
-        taken: list[Proposal] = []
-        size = 0
-        while self._queue and len(taken) < BATCH_LIMIT:
-            size += len(self._queue[0].payload)
-            if taken and size > BATCH_BYTES:
-                break
-            proposal = self._queue.popleft()
-            proposal.n = self._next_n
-            self._next_n += 1
-            self._pending[proposal.n] = proposal
-            taken.append(proposal)
-        return taken
-
     async def _send(self, proposals: list[Proposal]) -> None:
-        """Append until every proposal has its outcome, whatever gets lost on the way (L1)."""
+        """Append until every proposal has its outcome, however many answers are lost (L1)."""
         epoch, backoff, may_be_there = self.epoch, BACKOFF_S[0], False
         while True:
             give_up_old(proposals, self._clock.monotonic() - GIVE_UP_S)
-            commands = [self._encoded(one) for one in proposals if one.n in self._pending]
+            commands = [self._encoded(one) for one in self._proposals.without_outcome(proposals)]
             if not commands or self.epoch != epoch or self.halted:
                 return
             try:
                 await self._append(commands)
                 may_be_there = True
                 self.room.taken()
-                if self._pending:
+                if self._proposals.numbered:
                     await self._read_to_end()
-                if self.epoch == epoch and any(one.n in self._pending for one in proposals):
+                if self.epoch == epoch and self._proposals.without_outcome(proposals):
                     raise Halted("a command was appended and folded, and yet has no outcome", restart_helps=True)
                 continue
             except Unknown as error:
@@ -226,19 +205,11 @@ class Replica:
             except NoRoom as error:
                 self.room.refused(error)
                 if not may_be_there:
-                    self._take_back(proposals, error)
+                    self._proposals.take_back(proposals, error)
             except Retry as error:
                 log.warning("an append failed: %s", error)
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, BACKOFF_S[1])
-
-    def _take_back(self, proposals: list[Proposal], error: NoRoom) -> None:
-        """None of these was ever appended: they fail, with all that wait behind them, and their numbers are free."""
-        self._next_n = min((one.n for one in proposals if one.n in self._pending), default=self._next_n)
-        failed = [*(self._pending.pop(one.n) for one in proposals if one.n in self._pending), *self._queue]
-        self._queue.clear()
-        for proposal in failed:
-            tell(proposal, error)
 
     def _encoded(self, proposal: Proposal) -> bytes:
         level, kind, payload = proposal.level, proposal.kind, proposal.payload
@@ -253,29 +224,13 @@ class Replica:
     # -- following --------------------------------------------------------------------------------------------------
 
     async def catch_up(self) -> None:
-        """Fold to the end of the log as it is after this call began: before any no (L6)."""
+        """Fold to the end of the log as it is now or later. Call it before every no (L6)."""
         if self.halted is not None:
             raise Retry(f"halted: {self.halted}")
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._catch_waiters.append(waiter)
-        self._catch_wanted.set()
-        await waiter
+        await self._catching_up.wait()
 
-    async def _catch_loop(self) -> None:
-        while True:
-            await self._catch_wanted.wait()
-            self._catch_wanted.clear()
-            waiters, self._catch_waiters = self._catch_waiters, []
-            error: LakestreamError | None = Retry("this broker stops")
-            try:
-                await self._read_to_end()
-                error = None
-            except (Retry, Unknown) as failed:
-                error = Retry(str(failed))
-            finally:
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_exception(error) if error else waiter.set_result(None)
+    async def _catch_up_loop(self) -> None:
+        await self._catching_up.run()
 
     async def _follow_loop(self) -> None:
         while True:
@@ -283,7 +238,7 @@ class Replica:
                 after = self.state.sequence
                 await self._log.wait(after, POLL_S)
                 await self._idle.wait()
-                if self.state.sequence == after:  # else an append of our own brought the news along
+                if self.state.sequence == after:  # else the answer to our own append brought the commands along
                     await self._read_to_end()
             except (Retry, Unknown) as error:
                 log.warning("cannot read the command log: %s", error)
@@ -306,17 +261,17 @@ class Replica:
             await asyncio.sleep(0)
 
     async def _reload(self, missing: int) -> None:
-        """Take the newest checkpoint; who waits for an outcome that it hides cannot be told (L9)."""
+        """Load the newest checkpoint. Callers whose outcome lies below it get Unknown (L9)."""
         async with self._loading:
             if self.state.sequence != missing:
-                return  # another loop was faster
+                return  # another loop has reloaded already
             await self._load_newest()
 
     async def _load_newest(self) -> None:
         missing = self.state.sequence
         found = await load_newest(self._log, self._wal, self.level)
         if self.state.sequence != missing:
-            return  # an append of our own brought commands along
+            return  # the answer to our own append brought commands along
         if found is None:
             if self.state.sequence:
                 raise Halted("the command log was truncated, and there is no checkpoint that covers it")
@@ -324,15 +279,15 @@ class Replica:
         state, identity = found
         if state.sequence < self.state.sequence:
             raise Halted(f"the newest checkpoint is older than {self.state.sequence}, which was folded")
-        remains = Remains(self.state)
+        replaced = ReplacedState(self.state)
         self.state, self._identity = state, identity
         self._digests = [0] * DIGESTS_KEPT
-        if self._pending:  # which of their numbers are taken nobody can tell: only a new epoch counts from 1
+        if self._proposals.numbered:  # their numbers may be used or free: only a new epoch counts from 1 again
             self.epoch, self._prefix = 0, b""
         self._fail_all(Unknown("the outcome lies below a checkpoint"))
         self._check_epoch()
         self._notify()
-        await remains.let_go()
+        await replaced.free()
 
     # -- folding ----------------------------------------------------------------------------------------------------
 
@@ -369,23 +324,14 @@ class Replica:
         self._digests[sequence % DIGESTS_KEPT] = self.state.digest
         self.folded_bytes += len(command)
         if command[2:14] == self._prefix:
-            if not isinstance(outcome, Stranger):
-                self._resolve(ENVELOPE.unpack_from(command)[4], command[1], outcome)
+            if not isinstance(outcome, NotInTurn):
+                self._proposals.resolve(ENVELOPE.unpack_from(command)[4], command[1], outcome)
         elif self._registering is not None and command == self._registering[0]:
             answer = self._registering[1]
             if not answer.done():
                 answer.set_result(outcome)
         for listener in self.on_command:
             listener(sequence, command, outcome)
-
-    def _resolve(self, n: int, kind: int, outcome: Outcome) -> None:
-        proposal = self._pending.pop(n, None)
-        if proposal is None:
-            return
-        if kind == Noop.KIND != proposal.kind:
-            outcome = Retry("given up: the command log could not be reached in time")
-            give_up_behind(self._queue, proposal.appended())
-        tell(proposal, outcome)
 
     def _check_epoch(self) -> None:
         me = self.state.members.by_id.get(self.member_id)
@@ -401,36 +347,25 @@ class Replica:
         self._fail_all(Fenced("this member's epoch has ended"))
 
     def _fail_all(self, error: LakestreamError) -> None:
-        failed = [*self._pending.values(), *self._queue]
-        self._pending.clear()
-        self._queue.clear()
-        for proposal in failed:
-            tell(proposal, error)
-        waiters, self._catch_waiters = self._catch_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(Retry(str(error)))
+        self._proposals.fail_all(error)
+        self._catching_up.fail(error)
 
     def _notify(self) -> None:
         for listener in self.on_fold:
             listener()
 
-    # -- what others ask --------------------------------------------------------------------------------------------
+    # -- questions of other parts -----------------------------------------------------------------------------------
 
     def digest_at(self, sequence: int) -> int | None:
-        """The digest of outcomes up to `sequence`, if it is remembered (L10)."""
+        """The digest of outcomes up to `sequence`; None if it is forgotten, or not known yet (L10)."""
         if not self.state.sequence - DIGESTS_KEPT < sequence <= self.state.sequence:
             return None
         return self._digests[sequence % DIGESTS_KEPT] or None
 
     @property
     def identity(self) -> bytes:
-        """Of the last folded command; a checkpoint carries it."""
+        """The identity of the last folded command; a checkpoint carries it (L5)."""
         return self._identity
-
-    @property
-    def backlog(self) -> int:
-        return len(self._queue) + len(self._pending)
 
 
 def identity_of(command: bytes) -> bytes:

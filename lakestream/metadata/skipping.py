@@ -1,9 +1,9 @@
-"""A command that no member can fold, and an operator's way past it (L3).
+"""How an operator skips a command that no member can fold (L3).
 
-A replica never skips by itself: it cannot know whether the others do. With all members stopped, an operator replaces
-the command by an empty one, which every version folds to nothing. Nothing behind it was ever acknowledged: who
-acknowledges has folded. A member that folded the command, because its version knows more, would disagree with all
-others: hence the tool refuses a command that its own version can fold.
+A replica never skips a command by itself: it cannot know whether the other replicas do. With all members stopped, an
+operator replaces the command by an empty one, which every version folds to nothing. No command behind it was ever
+acknowledged: a member folds before it acknowledges. A member of a newer version that could fold the command would
+disagree with all others; so the tool refuses to skip a command that its own version can fold.
 """
 
 from dataclasses import dataclass
@@ -42,15 +42,15 @@ async def find_stuck(command_log: CommandLog, wal: Wal) -> Stuck | None:
                 apply(state, sequence, command)
             except Halted as error:
                 return Stuck(sequence, command, str(error))
-            except Exception as error:  # whatever a fault in a rule raises is what stops the replicas
+            except Exception as error:  # any error in a rule stops the replicas
                 return Stuck(sequence, command, repr(error))
-            check_level(state, NEWEST)  # a newer version has gone on from here: its commands are not ours to judge
+            check_level(state, NEWEST)  # a newer version has gone on: this version cannot judge its commands
         if len(page) <= 1:
             return None
 
 
 def wanted(stuck: Stuck | None, sequence: int) -> Stuck:
-    """The command at `sequence`, which stops the replicas. Raises Rejected if it is another one, or none."""
+    """The command at `sequence`. Raises Rejected if another command, or none, stops the replicas."""
     if stuck is None:
         raise Rejected(Reason.INVALID_REQUEST, "every command of the log can be folded: there is nothing to skip")
     if stuck.sequence != sequence:
@@ -60,7 +60,7 @@ def wanted(stuck: Stuck | None, sequence: int) -> Stuck:
 
 
 async def skip(command_log: RepairableLog, stuck: Stuck) -> None:
-    """Blank the command. Raises Rejected if it is another one by now."""
+    """Blank the command. Raises Rejected if the log has another command in its place by now."""
     if not await command_log.blank(stuck.sequence, stuck.command):
         text = f"command {stuck.sequence} changed meanwhile: stop all brokers and try again"
         raise Rejected(Reason.INVALID_REQUEST, text)

@@ -1,9 +1,10 @@
 """Append times: what `message.timestamp.type=LogAppendTime` gives to records, never going back in a partition (L19).
 
 Brokers' clocks differ, and their ticks overtake each other on the way to the command log. So a broker stamps what its
-clock says, and the fold decides: the append time of a stream's batches in a tick is that, or the stream's newest append
-time if it is later. The entry keeps it as its max timestamp. Bytes in the WAL object keep what the broker stamped;
-whoever reads them gives each stamped batch the entry's time (`batch.give_append_time`), as base offsets are given.
+clock says, and the fold decides: the append time of a stream's batches in a tick is the broker's time, or the stream's
+newest append time if that is later. The entry keeps the append time as its max timestamp. Bytes in the WAL object keep
+the broker's time; a reader gives each stamped batch the time of the entry (`header.give_append_time`), as it gives base
+offsets.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AppendTimes:
-    """Of streams whose batches a broker stamps."""
+    """The append times of streams whose batches a broker stamps."""
 
     __slots__ = ("by_stream", "objects")
 
@@ -29,13 +30,13 @@ class AppendTimes:
         return entry.max_timestamp if entry.object in self.objects else None
 
     def among(self, objects: Iterable[int]) -> "AppendTimes":
-        """What is known of some objects now, for who goes on with their entries later."""
+        """The times of some objects as they are now, for a reader that returns to their entries later."""
         known = AppendTimes()
         known.objects = {number: None for number in objects if number in self.objects}
         return known
 
     def forget(self, streams: Iterable[int]) -> None:
-        """Of a deleted topic."""
+        """Forget the streams of a deleted topic."""
         if self.by_stream:
             for stream in streams:
                 self.by_stream.pop(stream, None)

@@ -1,7 +1,7 @@
-"""What the state may hold at most, so that no client can fill the memory of all members (L20).
+"""Limits on the size of the state, so that no client can fill the memory of all members (L20).
 
-Every member enforces these limits alike, so they are part of the state: configs of the cluster, which people change by
-a command, with the defaults below. They count from feature level BOUNDED on; before it nothing is bounded.
+Every member enforces the same limits, so they are part of the state: configs of the cluster, which a command changes,
+with the defaults below. The limits hold from feature level BOUNDED on; below it nothing is bounded.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 UNBOUNDED = 1 << 62
 ENTRY_BYTES = 48
-"""What one entry takes: six numbers of 64 bits."""
+"""The size of an entry: six numbers of 64 bits."""
 
 
 class Bounds(NamedTuple):

@@ -1,8 +1,8 @@
-"""The vocabulary of the command log, and how a command is written down.
+"""The commands of the log, and how a command is encoded.
 
-A command is an envelope (feature level, kind, and who says it: member, epoch, n) and a body. Bodies are arrays of
+A command is an envelope (feature level, kind, and its proposer: member, epoch, n) and a body. Bodies are arrays of
 fields in a fixed order (msgpack); a later version may only add fields with defaults at the end. `Append`, the hot
-one, has a packed body of its own, see `model/streams.py`. The format page is docs/formats/commands.md.
+one, has a packed body, see `model/append_rows.py`. The format page is docs/formats/commands.md.
 """
 
 import struct
@@ -20,7 +20,7 @@ APPEND = 10
 
 
 class Envelope(NamedTuple):
-    """Who proposes what: `n` counts the proposals of one epoch, from 1, without gaps (L1)."""
+    """The proposer and the kind of a command. `n` counts the proposals of an epoch, from 1, without gaps (L1)."""
 
     level: int
     kind: int
@@ -65,7 +65,7 @@ class Noop(Body, frozen=True, array_like=True):
 
 
 class Heartbeat(Body, frozen=True, array_like=True):
-    """I am alive, my wall clock says this, and my outcomes up to `sequence` have this digest (L10, L14)."""
+    """The member is alive: its wall clock, and the digest of its outcomes up to `sequence` (L10, L14)."""
 
     KIND: ClassVar[int] = 3
     wall_ms: int
@@ -76,7 +76,7 @@ class Heartbeat(Body, frozen=True, array_like=True):
 
 
 class Expire(Body, frozen=True, array_like=True):
-    """This member was not heard since sequence `heard`: end its epoch, if that still holds (L13)."""
+    """End the epoch of a member that was not heard since sequence `heard`, if that still holds (L13)."""
 
     KIND: ClassVar[int] = 4
     member: int
@@ -139,7 +139,7 @@ class AlterConfigs(Body, frozen=True, array_like=True):
 
 
 class AllocateProducerId(Body, frozen=True, array_like=True):
-    """Ask for a producer id that nobody has."""
+    """Ask for an unused producer id."""
 
     KIND: ClassVar[int] = 15
 

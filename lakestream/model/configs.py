@@ -1,9 +1,9 @@
-"""The configs that a topic, a broker or the cluster can have: their types, defaults, what they do, and who wins.
+"""The configs of topics, brokers and the cluster: their types, defaults, effects and precedence.
 
-Applications written for Kafka set many of these. What has a meaning here is obeyed; what speaks of segments, replicas
-or a leader's disk is accepted, shown and has no effect, so that nobody has to change a script.
+Applications written for Kafka set many of these. A config with a meaning here takes effect; a config of segments,
+replicas or a leader's disk is accepted and shown without effect, so that scripts run unchanged.
 
-A topic's config comes from the first of these that says something:
+A topic's config comes from the first of these that has a value:
     the topic itself -> the cluster's config of the key's `synonym` -> this broker's setting of it -> the default
 """
 
@@ -19,7 +19,7 @@ from lakestream.model.levels import BOUNDED, FIRST, NEWEST
 
 VALUE_CHARACTERS_MAX = 32_768
 CONFIGS_MAX = 1_000
-"""Of one topic, or of the cluster."""
+"""Most configs of one topic, or of the cluster."""
 TABLE_ENABLED = "lakestream.table.enabled"
 TABLE_RETENTION = "lakestream.table.retention.ms"
 _REPLICA = re.compile(r"\d+:\d+")
@@ -103,8 +103,8 @@ class ConfigTable:
 def shape_problem(changes: Sequence[tuple[str, str | None]], kept: Mapping[str, str]) -> str:
     """Why configs cannot be stored beside those that are kept, whatever they mean, or nothing.
 
-    What a config may say is judged by whoever proposes it: versions know different configs, and have to fold every
-    command alike (L3).
+    The proposer checks the values of configs: versions know different configs, and have to fold every command alike
+    (L3).
     """
     after = {**kept, **dict(changes)}
     if sum(value is not None for value in after.values()) > CONFIGS_MAX:
@@ -246,7 +246,7 @@ TOPIC_CONFIGS = _table(
 
 
 def contradiction(configs: Mapping[str, str]) -> str:
-    """What two configs of a topic say against each other, or nothing."""
+    """Why two configs of a topic contradict each other, or nothing."""
     least, most = (configs.get(name, TOPIC_CONFIGS.keys[name].default) for name in _COMPACTION_LAGS)
     assert least is not None and most is not None
     if int(least) > int(most):
@@ -287,13 +287,13 @@ STATIC_CONFIGS = _table(
     _key("default.replication.factor", "1", INT, number(1, 32767), "Replication factor shown when none was asked for."),
     _key("log.message.timestamp.type", "CreateTime", STRING, _TIMESTAMP_TYPE, "Whose clock stamps records."),
 )
-"""What only a broker's settings say. They say more than this; these have a part in what topics get."""
+"""Configs that only a broker's settings have, and that take part in the configs of topics."""
 
 
 def topic_layers(
     key: ConfigKey, topic: Mapping[str, str], cluster: Mapping[str, str], broker: Mapping[str, str]
 ) -> list[Layer]:
-    """Who has a value for a topic's config: the first one wins. `broker` has the broker's settings by Kafka's names."""
+    """The values for a topic's config, the winner first. `broker` has the broker's settings by Kafka's names."""
     layers = [Layer(key.name, topic[key.name], Source.TOPIC)] if key.name in topic else []
     if key.synonym:
         return layers + broker_layers(key.synonym, cluster, broker)
@@ -301,7 +301,7 @@ def topic_layers(
 
 
 def broker_layers(name: str, cluster: Mapping[str, str], broker: Mapping[str, str]) -> list[Layer]:
-    """Who has a value for a broker's config: the first one wins."""
+    """The values for a broker's config, the winner first."""
     layers = [Layer(name, cluster[name], Source.CLUSTER)] if name in cluster else []
     key = CLUSTER_CONFIGS.keys.get(name) or STATIC_CONFIGS.keys.get(name)
     default = key.default if key is not None else None

@@ -4,7 +4,7 @@ A level is a set of rules that all members fold by. The state begins at the firs
 proposes `RaiseLevel` when every live member knows a newer one. Until then members of both versions fold the older
 rules, so that they agree:
 
-    a new command        carries its level (`Body.LEVEL`), and everybody refuses it below that level
+    a new command        carries its level (`Body.LEVEL`), and every member refuses it below that level
     a new field          of an old command counts for its level where the command uses it (`Body.needed_level`)
     a changed rule       asks for the state's level (`if state.level >= BOUNDED`)
     a new stored field   is added at the end, and written from its level on, so that older code reads the checkpoints

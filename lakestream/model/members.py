@@ -5,7 +5,7 @@ takes its id at once. Epochs are numbered over the whole cluster, so an epoch na
 
     Register(new incarnation)  -> a new epoch; a previous one of this member ends
     Register(live incarnation) -> the same epoch again: the answer was lost (L1)
-    Register(past incarnation) -> refused: somebody else has taken over
+    Register(past incarnation) -> refused: a newer incarnation has its id
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,14 +27,14 @@ class Member:
 
     __slots__ = (
         "ahead", "alive", "clock_ms", "digest", "digest_sequence", "epoch", "heard", "host", "http", "id",
-        "incarnation", "last_n", "level", "move", "past", "pid", "port", "rack", "role", "tick", "time_ms",
+        "incarnation", "last_n", "level", "move", "past_incarnations", "pid", "port", "rack", "role", "tick", "time_ms",
     )  # fmt: skip
 
     def __init__(self, member_id: int) -> None:
         self.id = member_id
         self.epoch = 0
         self.incarnation = b""
-        self.past: list[bytes] = []
+        self.past_incarnations: list[bytes] = []
         self.alive = False
         self.last_n = 0
         self.heard = 0
@@ -74,7 +74,7 @@ class Member:
 
 STORED = (
     "alive", "clock_ms", "digest", "digest_sequence", "epoch", "heard", "host", "http", "id", "incarnation",
-    "last_n", "level", "move", "past", "pid", "port", "rack", "role", "tick",
+    "last_n", "level", "move", "past_incarnations", "pid", "port", "rack", "role", "tick",
     "time_ms", "ahead",
 )  # fmt: skip
 """The fields of a member in a checkpoint, in their order for good: later ones are added at the end."""
@@ -136,14 +136,14 @@ def register(state: "State", member_id: int, body: Register) -> int | No:
     member = members.by_id.get(member_id)
     if member is not None and body.incarnation == member.incarnation and member.alive:
         return member.epoch
-    if member is not None and (body.incarnation == member.incarnation or body.incarnation in member.past):
+    if member is not None and (body.incarnation == member.incarnation or body.incarnation in member.past_incarnations):
         return No(Reason.OLD_INCARNATION, "this incarnation's epoch has ended")
     if not state.cluster:
         state.cluster = body.cluster
     if member is None:
         member = members.by_id[member_id] = Member(member_id)
     else:
-        member.past = [*member.past, member.incarnation][-PAST_INCARNATIONS_KEPT:]
+        member.past_incarnations = [*member.past_incarnations, member.incarnation][-PAST_INCARNATIONS_KEPT:]
     member.incarnation = body.incarnation
     member.epoch = members.next_epoch
     members.next_epoch += 1

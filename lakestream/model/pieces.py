@@ -1,7 +1,7 @@
 """Topics that are too large for one command: they are made, and deleted, in pieces of a few milliseconds each.
 
     made      BeginTopic takes the name and the room -> ExtendTopic adds partitions, as often as needed -> with the last
-              partition the topic is there, as a whole. Nobody sees it before.
+              partition the topic exists. Until then no client sees it.
     deleted   DeleteTopic takes the topic away at once: its name is free, its streams are unknown. What it leaves in the
               state (entries, producers' memory, committed offsets) goes by Dismantle, as often as needed.
 

@@ -32,7 +32,7 @@ def rankings(brokers: Sequence[int], topic_id: bytes, partitions: range) -> list
 
 
 def _mix(number: int) -> int:
-    """A hash in which every bit counts (a checksum would not do: it is linear, and so favours some brokers)."""
+    """A hash in which every bit counts. A checksum is linear, and so would favour some brokers."""
     number &= _MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -7,13 +7,13 @@ For each producer id and stream the state keeps the epoch and the last five batc
     of an older epoch                -> fenced
     anything else                    -> out of order
 
-A producer id that nobody knows (expired, or from before) may start anywhere; a known id has to start a stream that is
-new to it at sequence 0. But when a topic is deleted and made again its producers do not know, and count on: each may
-start once where it is in the partition that is now in place of the one it wrote to.
+An unknown producer id (expired, or older than the log) may start anywhere; a known id has to start a stream that is new
+to it at sequence 0. But the producers of a topic that is deleted and made again do not notice, and count on: each may
+start once at its own sequence in the new partition that replaces the one it wrote to.
 
 From level BOUNDED on the ids are bounded: `by_id` is in the order of last use, as cluster time tells it, and those that
 were not used for longest are forgotten first. An id that was never given out, but lies close above the counter, moves
-the counter, so that no other producer gets it; one far above is refused, so that nobody can use the counter up.
+the counter, so that no other producer gets it; one far above is refused, so that no client can use the counter up.
 """
 
 from collections import OrderedDict
@@ -23,28 +23,30 @@ from typing import TYPE_CHECKING, Any
 
 from lakestream.model.commands import AllocateProducerId, ExpireProducers
 from lakestream.model.members import Member
+from lakestream.model.reasons import Reason
 
 if TYPE_CHECKING:
     from lakestream.model.pieces import Doomed
     from lakestream.model.state import State
+    from lakestream.model.streams import Stream
 
 BATCHES_KEPT = 5
 SEQUENCES = 1 << 31
 AGAIN_MAX = 1000
-"""So many partitions that are gone are remembered of one producer, the latest."""
+"""Deleted partitions that are remembered of one producer, the latest ones."""
 
 AHEAD_MAX = 1_000_000
 """An unknown id that is further above the counter than this is refused: the counter has 63 bits, and must last."""
 FORGOTTEN_AT_ONCE = 64
 """Producers that one new one pushes out at most; more only where a limit was lowered."""
 EXPIRED_AT_ONCE = 5_000
-"""Producers that one command forgets; whoever proposes it asks again while there are so many."""
+"""Producers that one command forgets; the proposer repeats the command while there are so many."""
 
 Place = tuple[str, int]
 """A topic's name and a partition."""
 
 
-class Sequence:
+class ProducerSequence:
     """What one producer did last in one stream: `recent` holds (first, last, base offset), oldest first."""
 
     __slots__ = ("epoch", "next", "recent")
@@ -65,7 +67,7 @@ class Producer:
     __slots__ = ("again", "streams", "used_ms")
 
     def __init__(self) -> None:
-        self.streams: dict[int, Sequence] = {}
+        self.streams: dict[int, ProducerSequence] = {}
         self.used_ms = 0
         self.again: dict[Place, None] = {}
 
@@ -93,7 +95,7 @@ class Producers:
         self.limits = (producers, sequences)
 
     def admit(self, producer_id: int) -> Producer | None:
-        """Begin to remember an id that nobody knows; None if it lies too far above those that were given out."""
+        """Begin to remember an unknown id; None if it lies too far above those that were given out."""
         if self.limits is not None:
             if producer_id >= self.next_id + AHEAD_MAX:
                 return None
@@ -162,9 +164,9 @@ class Producers:
             producer = producers.by_id[id_] = Producer()
             producer.used_ms = used_ms
             producer.again = {(name, partition): None for name, partition in later[0]} if later else {}
-            for stream, epoch, following, recent, *_ in streams:
-                sequence = producer.streams[stream] = Sequence(epoch)
-                sequence.next = following
+            for stream, epoch, next_sequence, recent, *_ in streams:
+                sequence = producer.streams[stream] = ProducerSequence(epoch)
+                sequence.next = next_sequence
                 sequence.recent = [(first, last, base) for first, last, base in recent]
             producers.sequences += len(producer.streams)
         return producers
@@ -173,6 +175,63 @@ class Producers:
 def _dumped(id_: int, one: Producer) -> list[Any]:
     streams = [[stream, s.epoch, s.next, s.recent] for stream, s in one.streams.items()]
     return [id_, one.used_ms, streams, *([[list(place) for place in one.again]] if one.again else [])]
+
+
+def judge(
+    producers: Producers,
+    producer_id: int,
+    stream: "Stream",
+    epoch: int,
+    sequence: int,
+    count: int,
+    base: int,
+    time_ms: int,
+) -> int | None:
+    """None if the batch is next in its producer's sequence, and noted as such; else what to answer (L18)."""
+    stream_id = stream.id
+    producer = producers.by_id.get(producer_id)
+    if producer is None:
+        producer = producers.admit(producer_id)
+        if producer is None:
+            return -Reason.UNKNOWN_PRODUCER
+        remembered = producer.streams[stream_id] = ProducerSequence(epoch)
+        producers.sequences += 1
+        producers.make_room(producer_id)
+    else:
+        known = producer.streams.get(stream_id)
+        if known is None:
+            place = (stream.topic.name, stream.partition)
+            if sequence != 0 and place not in producer.again and not producers.recall(producer, *place):
+                return -Reason.OUT_OF_ORDER
+            if producer.again:
+                producer.again.pop(place, None)
+            remembered = producer.streams[stream_id] = ProducerSequence(epoch)
+            producers.sequences += 1
+            producers.make_room(producer_id)
+        elif epoch != known.epoch:
+            if epoch < known.epoch:
+                return -Reason.FENCED_PRODUCER
+            if sequence != 0:
+                return -Reason.OUT_OF_ORDER
+            remembered = known
+            remembered.epoch = epoch
+            remembered.recent = []
+        elif sequence != known.next:
+            last = (sequence + count - 1) % SEQUENCES
+            for first_kept, last_kept, base_kept in known.recent:
+                if first_kept == sequence and last_kept == last:
+                    return base_kept
+            return -Reason.OUT_OF_ORDER
+        else:
+            remembered = known
+    if producer.used_ms != time_ms:
+        producers.use(producer_id, producer, time_ms)
+    remembered.next = (sequence + count) % SEQUENCES
+    recent = remembered.recent
+    if len(recent) == BATCHES_KEPT:
+        del recent[0]
+    recent.append((sequence, (sequence + count - 1) % SEQUENCES, base))
+    return None
 
 
 def allocate(state: "State", member: Member, body: AllocateProducerId) -> int:
@@ -191,7 +250,7 @@ def allocate(state: "State", member: Member, body: AllocateProducerId) -> int:
 
 
 def expire(state: "State", member: Member, body: ExpireProducers) -> int:
-    """How many went. Those in the order of their last use are a few at a time, so that nobody waits for the fold."""
+    """How many went. Those in the order of their last use are a few at a time, so that the fold is short."""
     producers = state.producers
     known = producers.by_id.items()
     if producers.limits is None:

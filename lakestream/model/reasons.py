@@ -68,8 +68,8 @@ class No(NamedTuple):
     message: str
 
 
-class Stranger(NamedTuple):
-    """The command did not come from a live epoch in its turn: it changed nothing at all (L1, L2)."""
+class NotInTurn(NamedTuple):
+    """The command's epoch has ended, or its number is not the next one: it changed nothing at all (L1, L2)."""
 
 
-STRANGER = Stranger()
+NOT_IN_TURN = NotInTurn()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lakestream.model import streams
+from lakestream.model.append_rows import with_max_timestamps
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
 
@@ -16,8 +17,6 @@ STAMPED_APPEND = 75
 """The kind of an `Append` with append times."""
 _HEAD = struct.Struct("<qI")
 """The broker's time, and the number of streams whose batches are stamped."""
-_TIMESTAMP = 4
-"""The place of the max timestamp in a row."""
 
 
 def pack_stamped(time_ms: int, stamped: Iterable[int], append: bytes) -> bytes:
@@ -46,7 +45,7 @@ def append_stamped(state: "State", member: Member, payload: memoryview) -> list[
     known, by_id = state.streams.append_times, state.streams.by_id
     times = {one: max(known.by_stream.get(one, 0), time_ms) for one in named if one in by_id}
     ends = {one: by_id[one].next for one in times}
-    outcome = streams.append(state, member, _with_times(body, times))
+    outcome = streams.append(state, member, with_max_timestamps(body, times))
     if isinstance(outcome, No):
         return outcome
     number = state.streams.next_object - 1
@@ -55,17 +54,3 @@ def append_stamped(state: "State", member: Member, payload: memoryview) -> list[
             known.by_stream[one] = times[one]
             known.objects[number] = None
     return outcome
-
-
-def _with_times(body: memoryview, times: dict[int, int]) -> memoryview:
-    """The rows of an `Append` with other max timestamps. A malformed body is left to `append`."""
-    rows = body[streams.HEAD.size :]
-    if len(rows) % streams.ROW.size:
-        return body
-    packed = bytearray(body)
-    at = streams.HEAD.size
-    for row in streams.ROW.iter_unpack(rows):
-        if (time_ms := times.get(row[0])) is not None:
-            streams.ROW.pack_into(packed, at, *row[:_TIMESTAMP], time_ms, *row[_TIMESTAMP + 1 :])
-        at += streams.ROW.size
-    return memoryview(packed)

@@ -1,8 +1,8 @@
 """The whole state, and `apply`: the one pure function that every member folds every command through.
 
 `apply` is deterministic: no clock, no chance, no environment, no iteration over unordered things; time is data in
-commands. It decides first and mutates then. Of a refused command only the proposer's number and the digest of outcomes
-move; of a command by a stranger (an ended epoch, a number out of turn) nothing moves at all (L1, L2).
+commands. It decides first and mutates then. A refused command changes only the proposer's number and the digest of
+outcomes. A command that is not in turn (an ended epoch, another number) changes nothing at all (L1, L2).
 """
 
 import struct
@@ -18,38 +18,45 @@ from lakestream.errors import Corrupt, Halted
 from lakestream.model import members, pieces, producers, streams, topics
 from lakestream.model.append_times import AppendTimes
 from lakestream.model.bounds import settle_bounds
-from lakestream.model.catalog import care, rebinding, tables
+from lakestream.model.catalog import care, landed, namespaces, rebinding, tables, views
 from lakestream.model.catalog.care import Care
 from lakestream.model.catalog.tables import Catalog
 from lakestream.model.commands import APPEND, ENVELOPE, Body, Register
-from lakestream.model.groups import membership
+from lakestream.model.groups import membership, offsets
 from lakestream.model.groups.membership import Groups
 from lakestream.model.levels import BOUNDED, FIRST, NEWEST
 from lakestream.model.members import Member, Members
 from lakestream.model.producers import NO_LIMITS, Producers
-from lakestream.model.reasons import STRANGER, No, Reason
+from lakestream.model.reasons import NOT_IN_TURN, No, Reason
 from lakestream.model.stamped_append import STAMPED_APPEND, append_stamped
 from lakestream.model.streams import Streams
 from lakestream.model.topics import Topics
 from lakestream.model.unpacking import free, unpack
 
 Outcome = Any
-"""A list of results for `Append`; else what the rule says, a No, or STRANGER."""
+"""A list of results for `Append`; else what the rule says, a No, or NOT_IN_TURN."""
 Rule = Callable[["State", Member, Any], Outcome]
 
-FAMILIES: tuple[Any, ...] = (members, topics, pieces, streams, producers, membership, tables, rebinding, care)
+FAMILIES: tuple[Any, ...] = (
+    members, topics, pieces, streams, producers, membership, offsets,
+    namespaces, tables, landed, views, rebinding, care,
+)  # fmt: skip
+"""The modules with the commands: `RULES` of each lists bodies and what is done with them."""
+PACKED_RULES: dict[int, tuple[int, Rule]] = {
+    APPEND: (FIRST, streams.append),
+    STAMPED_APPEND: (BOUNDED, append_stamped),
+}
+"""Commands with packed bodies: their levels, and what is done with them."""
 _RULES: dict[int, tuple[int, msgspec.msgpack.Decoder[Any], Rule]] = {
     body.KIND: (body.LEVEL, msgspec.msgpack.Decoder(body), rule) for family in FAMILIES for body, rule in family.RULES
 }
-_UNLISTED = (APPEND, STAMPED_APPEND, Register.KIND)
-"""Kinds whose bodies are read in ways of their own."""
 _REGISTER = msgspec.msgpack.Decoder(Register)
 
 CHECKPOINT = struct.Struct("<4sBxxxI")
 CHECKPOINT_MAGIC = b"LKSC"
 CHECKPOINT_VERSION = 1
 MOVED_MAX = 100_000
-"""Names in `State.moved`: a member that folds and serves nobody, as a pipeline that stands by, never empties it."""
+"""Most names in `State.moved`: a member without clients, such as a standby pipeline, never empties the list."""
 CHECKED_AT_ONCE = 4 * 1024 * 1024
 
 
@@ -74,9 +81,9 @@ class State:
         self.catalog = Catalog()
         self.care = Care()
         self.moved: list[int] = []
-        """Streams whose end moved since somebody last emptied this list; for waking readers, not part of the state."""
+        """Streams whose end moved since this list was last emptied: for waking readers, not part of the state."""
         self.all_moved = False
-        """More streams moved than `moved` may name: whoever empties it looks at all."""
+        """More streams moved than `moved` may name: its reader has to look at all streams."""
 
 
 def apply(state: State, sequence: int, command: bytes) -> Outcome:
@@ -84,9 +91,9 @@ def apply(state: State, sequence: int, command: bytes) -> Outcome:
     assert sequence == state.sequence + 1, "commands are folded in order, each once"
     if len(command) < ENVELOPE.size:
         state.sequence = sequence
-        return STRANGER
+        return NOT_IN_TURN
     level, kind, member_id, epoch, n = ENVELOPE.unpack_from(command)
-    if level <= state.level and kind not in _RULES and kind not in _UNLISTED:
+    if level <= state.level and kind not in _RULES and kind not in PACKED_RULES and kind != Register.KIND:
         raise Halted(f"command {sequence} is of kind {kind} (level {level}), which this version does not know; upgrade")
     state.sequence = sequence
     if kind == Register.KIND and level <= state.level:
@@ -94,7 +101,7 @@ def apply(state: State, sequence: int, command: bytes) -> Outcome:
     else:
         member = state.members.by_id.get(member_id)
         if member is None or not member.alive or member.epoch != epoch or n != member.last_n + 1:
-            return STRANGER
+            return NOT_IN_TURN
         member.last_n = n
         member.heard = sequence
         outcome = _judge(state, member, level, kind, command)
@@ -117,10 +124,9 @@ def _judge(state: State, member: Member, level: int, kind: int, command: bytes) 
     payload = memoryview(command)[ENVELOPE.size :]
     if level > state.level:
         return _too_new(level)
-    if kind == APPEND:
-        return streams.append(state, member, payload)
-    if kind == STAMPED_APPEND:
-        return append_stamped(state, member, payload) if state.level >= BOUNDED else _too_new(BOUNDED)
+    if kind in PACKED_RULES:
+        needed, rule = PACKED_RULES[kind]
+        return rule(state, member, payload) if needed <= state.level else _too_new(needed)
     needed, decoder, rule = _RULES[kind]
     if needed > state.level:
         return _too_new(needed)
@@ -136,7 +142,7 @@ def _too_new(level: int) -> No:
 
 
 def check_level(state: State, known: int) -> None:
-    """Raises Halted if the state is at a level that whoever folds it does not know (L3)."""
+    """Raises Halted if the state is at a level above `known` (L3)."""
     if state.level > known:
         raise Halted(f"the cluster is at feature level {state.level}, this version knows levels up to {known}; upgrade")
 
@@ -188,7 +194,7 @@ def load(checkpoint: bytes | bytearray | memoryview, known: int = NEWEST) -> Sta
     state.groups = Groups.load(fields[8])
     state.catalog = Catalog.load(fields[9]) if len(fields) > 9 else Catalog()
     state.care = Care.load(fields[10]) if len(fields) > 10 else Care()
-    if state.level >= BOUNDED:  # the raise of the level has put the producers in order, once for all
+    if state.level >= BOUNDED:  # the producers are in order since the level was raised
         state.producers.limits = NO_LIMITS
     settle_bounds(state)
     if len(fields) > 11:

@@ -1,7 +1,7 @@
 """Reading rows of a checkpoint that other versions wrote.
 
 A row is a list of fields in a fixed order. Later versions only add fields at the end, with defaults: a row of an older
-version lacks them, and of a row of a newer version those that this code does not know are left out.
+version lacks them, and unknown fields of a newer version are ignored.
 """
 
 from collections.abc import Sequence

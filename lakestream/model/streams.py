@@ -4,36 +4,29 @@ An entry maps the offsets [base, base + count) to one byte range of one WAL obje
 object holds next to each other make one entry; a batch that was refused, or was a duplicate, splits the range, so its
 bytes are never served (L20). Entries are packed: `bases` can be bisected, `refs` has five numbers for each base.
 
-`Append` is the hot command. Its body is packed: a head, then one row a batch, rows ordered by stream.
+`Append` is the hot command: its body is packed (append_rows.py).
 """
 
-import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lakestream.model.append_rows import HEAD, ROW
 from lakestream.model.append_times import AppendTimes
 from lakestream.model.commands import AdvanceLogStart, Collected, MovedSlice, ReplaceEntries
 from lakestream.model.levels import BOUNDED
 from lakestream.model.members import Member
-from lakestream.model.producers import BATCHES_KEPT, SEQUENCES, Producers
-from lakestream.model.producers import Sequence as ProducerSequence
+from lakestream.model.producers import judge
 from lakestream.model.reasons import No, Reason
 
 if TYPE_CHECKING:
     from lakestream.model.state import State
     from lakestream.model.topics import Topic, Topics
 
-HEAD = struct.Struct("<QII")
-"""The tick, the size of its object, and the number of rows."""
-ROW = struct.Struct("<IIIIqqhi")
-"""Stream, record count, position, length, max timestamp, producer id, producer epoch, first sequence."""
 STRIDE = 5
 NUMBERS_MAX = 1 << 62
-"""A command may say more than the packed numbers of an entry can hold."""
-
-AppendRow = tuple[int, int, int, int, int, int, int, int]
+"""Numbers of a command above this do not fit into an entry."""
 
 TICK, MERGED = 0, 1
 
@@ -100,9 +93,9 @@ class Stream:
 
     @classmethod
     def load(cls, fields: list[Any], topic: "Topic") -> "Stream":
-        id_, _, partition, start, following, size, bases, refs, *later = fields
+        id_, _, partition, start, next_offset, size, bases, refs, *later = fields
         stream = cls(id_, topic, partition)
-        stream.start, stream.next, stream.size = start, following, size
+        stream.start, stream.next, stream.size = start, next_offset, size
         stream.landed = later[0] if later else 0
         stream.bases.frombytes(bases)
         stream.refs.frombytes(refs)
@@ -147,7 +140,7 @@ class Streams:
         """Whether a topic's share follows its active partitions: from level BOUNDED on."""
 
     def least_share(self, topics: int) -> int:
-        """How many entries any topic may hold (L20): half of all while there is room, then the others keep theirs."""
+        """How many entries every topic may hold (L20): half of all while there is room, else an equal share."""
         crowded = self.entries * 4 >= self.limit * 3
         if not crowded:
             return self.limit // 2
@@ -156,7 +149,7 @@ class Streams:
         return max(self.limit // max(topics, 2), 1024)
 
     def share(self, topic: "Topic", topics: int) -> int:
-        """How many entries this topic may hold: where most partitions that have entries are its own, most of them."""
+        """How many entries this topic may hold: at least its part of the partitions that have entries."""
         least = self.least_share(topics)
         return max(least, self.limit * topic.active // max(self.active, 1)) if self.by_activity else least
 
@@ -170,7 +163,7 @@ class Streams:
         return made
 
     def release(self, number: int, entries: int, size: int, now_ms: int) -> None:
-        """Some entries of an object are gone; with the last one the object is dead (L23)."""
+        """Note that entries of an object are gone. Without entries the object is dead (L23)."""
         one = self.objects[number]
         one.live -= entries
         one.live_bytes -= size
@@ -230,22 +223,11 @@ class Streams:
         return streams
 
     def count(self, stream: Stream) -> None:
-        """Take a stream's entries into account."""
+        """Count a stream's entries."""
         self.entries += len(stream.bases)
         self.active += bool(stream.bases)
         stream.topic.entries += len(stream.bases)
         stream.topic.active += bool(stream.bases)
-
-
-def pack_append(tick: int, size: int, rows: Sequence[AppendRow]) -> bytes:
-    """The body of an `Append` command."""
-    pack = ROW.pack
-    return HEAD.pack(tick, size, len(rows)) + b"".join([pack(*row) for row in rows])
-
-
-def appended_streams(payload: bytes | memoryview) -> set[int]:
-    """The streams that an `Append` command has batches of."""
-    return {row[0] for row in ROW.iter_unpack(memoryview(payload)[HEAD.size :])}
 
 
 def append(state: "State", member: Member, payload: memoryview) -> list[int] | No:
@@ -310,63 +292,6 @@ def append(state: "State", member: Member, payload: memoryview) -> list[int] | N
     return results
 
 
-def judge(
-    producers: Producers,
-    producer_id: int,
-    stream: Stream,
-    epoch: int,
-    sequence: int,
-    count: int,
-    base: int,
-    time_ms: int,
-) -> int | None:
-    """None if the batch is next in its producer's sequence, and noted as such; else what to answer (L18)."""
-    stream_id = stream.id
-    producer = producers.by_id.get(producer_id)
-    if producer is None:
-        producer = producers.admit(producer_id)
-        if producer is None:
-            return -Reason.UNKNOWN_PRODUCER
-        past = producer.streams[stream_id] = ProducerSequence(epoch)
-        producers.sequences += 1
-        producers.make_room(producer_id)
-    else:
-        known = producer.streams.get(stream_id)
-        if known is None:
-            place = (stream.topic.name, stream.partition)
-            if sequence != 0 and place not in producer.again and not producers.recall(producer, *place):
-                return -Reason.OUT_OF_ORDER
-            if producer.again:
-                producer.again.pop(place, None)
-            past = producer.streams[stream_id] = ProducerSequence(epoch)
-            producers.sequences += 1
-            producers.make_room(producer_id)
-        elif epoch != known.epoch:
-            if epoch < known.epoch:
-                return -Reason.FENCED_PRODUCER
-            if sequence != 0:
-                return -Reason.OUT_OF_ORDER
-            past = known
-            past.epoch = epoch
-            past.recent = []
-        elif sequence != known.next:
-            last = (sequence + count - 1) % SEQUENCES
-            for first_kept, last_kept, base_kept in known.recent:
-                if first_kept == sequence and last_kept == last:
-                    return base_kept
-            return -Reason.OUT_OF_ORDER
-        else:
-            past = known
-    if producer.used_ms != time_ms:
-        producers.use(producer_id, producer, time_ms)
-    past.next = (sequence + count) % SEQUENCES
-    recent = past.recent
-    if len(recent) == BATCHES_KEPT:
-        del recent[0]
-    recent.append((sequence, (sequence + count - 1) % SEQUENCES, base))
-    return None
-
-
 def advance_log_start(state: "State", member: Member, body: AdvanceLogStart) -> list[int]:
     """The new log start of each stream, or a negative reason. A start never moves back, nor above the end."""
     results = []
@@ -385,7 +310,7 @@ def advance_log_start(state: "State", member: Member, body: AdvanceLogStart) -> 
 
 
 def replace_entries(state: "State", member: Member, body: ReplaceEntries) -> list[bool] | No:
-    """Which of the ranges were replaced. One whose entries changed meanwhile is left alone (its premise is gone)."""
+    """Which of the ranges were replaced. A range whose entries changed meanwhile is left alone."""
     if body.move <= member.move:
         return No(Reason.MALFORMED, "a merged object's number has to grow")
     member.move = body.move

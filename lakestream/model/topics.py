@@ -61,7 +61,7 @@ class Topics:
         self.folded[topic.name.lower()] = topic.name
 
     def begin(self, forming: "Forming") -> None:
-        """The topic has its name already, and nobody sees it yet."""
+        """Reserve the name of a topic that clients do not see yet."""
         self.forming[forming.topic.id] = forming
         self.folded[forming.topic.name.lower()] = forming.topic.name
 
@@ -221,7 +221,7 @@ def create_partitions(state: "State", member: Member, body: CreatePartitions) ->
 
 
 def alter_configs(state: "State", member: Member, body: AlterConfigs) -> No | None:
-    """Configs are replaced, not changed in place: who derived something from them sees that they are others."""
+    """Replace configs, rather than change them in place: code that derived a value from them sees a new object."""
     table: ConfigTable = CLUSTER_CONFIGS
     owner: Topics | Topic | None = state.topics
     if body.topic_id:

@@ -1,8 +1,8 @@
 """Decoding a large msgpack value in small pieces, and freeing it in small pieces.
 
 One call of msgspec holds the interpreter until the whole value is decoded: 0.3 seconds for a checkpoint of 100,000
-partitions. Here compiled code, which holds nothing, finds where the items of large arrays end, and msgspec decodes a
-few of them at a time.
+partitions. Here compiled code, which does not hold the interpreter, finds the ends of the items of large arrays, and
+msgspec decodes a few items at a time.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from lakestream.errors import Corrupt
 from lakestream.model.kernels.pointers import address_of, load, store64
 
 PIECE_BYTES = 32 * 1024
-"""What is decoded at once, in about half a millisecond; a longer string is one piece all the same."""
+"""Bytes that are decoded at once, in about half a millisecond; a longer string is one piece."""
 FREED_AT_ONCE = 500
 MALFORMED = -1
 

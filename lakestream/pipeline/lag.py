@@ -1,16 +1,15 @@
-"""How far tables are behind their streams: what `lakestream tables` shows and metrics tell, from the state alone."""
+"""How far tables are behind their streams, from the state alone: for `lakestream tables` and the metrics."""
 
 from dataclasses import dataclass
 
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
-from lakestream.pipeline.landing.freshness import is_table
-from lakestream.pipeline.landing.planner import wanted_from
+from lakestream.pipeline.tables.waiting import is_table, wanted_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLag:
-    """One topic: what is not in its table yet, how long the oldest of it waits, and why nothing lands, if so."""
+    """One topic: the records that are not in its table yet, how long the oldest waits, and why, if they are held."""
 
     topic: str
     records: int

@@ -1,6 +1,6 @@
-"""Every topic's table in words: where it is, how far it has come, what waits, and whether anybody lands at all.
+"""The listing of topics' tables: where each is, how far it has come, which records wait, and whether a pipeline runs.
 
-It is made of a broker's state, and of the head of each table's metadata file; `lakestream tables` shows it.
+It is made of a broker's state and the head of each table's metadata file; `lakestream tables` prints it.
 """
 
 from importlib.util import find_spec
@@ -18,8 +18,7 @@ from lakestream.model.configs import TOPIC_CONFIGS
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
 from lakestream.pipeline.lag import lag_of
-from lakestream.pipeline.landing.freshness import FRESHNESS, is_table
-from lakestream.pipeline.landing.planner import wanted_from
+from lakestream.pipeline.tables.waiting import FRESHNESS, is_table, wanted_from
 
 PIPELINE_ROLE = "pipeline"
 PIPELINE_NEEDS = ("pyarrow", "pyspark")
@@ -32,10 +31,10 @@ Json = dict[str, Any]
 
 
 class Listing:
-    """Tells of tables. What is in a metadata file never changes, so it is read once."""
+    """Describes tables. A metadata file never changes, so each is read once."""
 
     def __init__(self, store: TableStore, namespace: str = STREAMS) -> None:
-        """`namespace`: that of the topics' tables in another catalog."""
+        """`namespace`: the namespace of the topics' tables in an external catalog."""
         self._store = store
         self._namespace = namespace
         self._known: dict[str, tuple[str, Json]] = {}
@@ -47,16 +46,16 @@ class Listing:
         names = sorted(state.topics.by_name) if topic is None else [topic]
         failed = {one.topic_id: one for one in list(state.care.requests.values()) if one.status == FAILED}
         found = [known for known in map(state.topics.by_name.get, names) if known is not None]
-        told = [
+        tables = [
             {**describe_table(state, known), "request_failed": _last_failure(failed.get(known.id))} for known in found
         ]
-        for one in told:
+        for one in tables:
             if one["catalog"] == ANOTHER:
                 one["table"] = f"{self._namespace}.{one['topic']}"
             one.update(self._sizes(one["uuid"], one["metadata_location"]))
             if topic is not None:
                 one.update(self._pinned(one["metadata_location"]))
-        return {"pipeline": describe_pipeline(state), "time_ms": state.members.time_ms, "tables": told}
+        return {"pipeline": describe_pipeline(state), "time_ms": state.members.time_ms, "tables": tables}
 
     def _sizes(self, uuid: str, location: str) -> Json:
         if not location:
@@ -74,13 +73,13 @@ class Listing:
         return known[1]
 
     def _pinned(self, location: str) -> Json:
-        """What only older snapshots lead to: many files are read for it, so it is told of one table at a time."""
+        """Files that only older snapshots use. Many files are read for this, so only for one table at a time."""
         if not location:
             return {}
         try:
             found = pinned(self._store, TableMetadata.parse(self._store.get(location)))
         except LakestreamError:
-            return {}  # the table has moved on, or says itself what is wrong
+            return {}  # the table has moved on, or `_sizes` has already reported the problem
         return {
             "pinned_files": found.files, "pinned_bytes": found.bytes, "pinned_metadata_bytes": found.metadata_bytes,
         }  # fmt: skip
@@ -92,7 +91,7 @@ def _last_failure(request: CareRequest | None) -> str:
 
 
 def described(metadata: TableMetadata) -> Json:
-    """What a metadata file says of the table's size and past."""
+    """The table's size and its snapshots, out of its metadata file."""
     current = metadata.current
     summary = metadata.summary(current.snapshot_id) if current is not None else {}
     sizes = {name: int(summary[key]) for name, key in SIZES.items() if summary.get(key, "").isdecimal()}
@@ -107,7 +106,7 @@ def described(metadata: TableMetadata) -> Json:
 
 
 def describe_table(state: State, topic: Topic) -> Json:
-    """What the state knows of one topic's table."""
+    """The state's knowledge of one topic's table."""
     landing, table = state.catalog.landings.get(topic.id), state.catalog.of_topic(topic.id)
     enabled = is_table(state, topic.id)
     lag = lag_of(state, topic)
@@ -140,7 +139,7 @@ def describe_table(state: State, topic: Topic) -> Json:
 
 
 def describe_pipeline(state: State) -> Json:
-    """Who lands, or why nobody does, as far as it is known."""
+    """The pipelines that run, or why none does, as far as the state says."""
     live = [member for member in state.members.live() if member.role == PIPELINE_ROLE]
     return {
         "running": bool(live),
@@ -167,5 +166,5 @@ def describe_request(state: State, request: bytes) -> Json:
     }  # fmt: skip
 
 
-def pack(told: Json) -> bytes:
-    return msgspec.json.encode(told)
+def pack(listing: Json) -> bytes:
+    return msgspec.json.encode(listing)

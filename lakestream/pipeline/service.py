@@ -13,28 +13,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from lakestream.data.tables.iceberg.other_catalog import CatalogAddress, OtherCatalog
-from lakestream.data.tables.iceberg.snapshot_history import History
-from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogAddress, PyIcebergCatalog
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
+from lakestream.data.tables.stores.routed_store import RoutedStore, external_roots, store_options
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock, CommandLog, Wal
+from lakestream.metadata.cluster_clock import ClusterClock
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.care import NotePipeline
 from lakestream.model.catalog.names import Warehouse, warehouse_uri
 from lakestream.model.commands import Register
 from lakestream.model.levels import NEWEST
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
-from lakestream.pipeline.external.external_catalog import Outside
 from lakestream.pipeline.landing.driver import Driver
 from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
-from lakestream.pipeline.landing.lander import Lander, committer_of
+from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits
+from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.landing.worker import land_task
 from lakestream.pipeline.spark.session import Spark
+from lakestream.pipeline.tables.external_catalog import ExternalCatalog
+from lakestream.pipeline.tables.topic_tables import committer_of, open_tables
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +47,7 @@ ROLE = "pipeline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ServiceOptions:
     """How a pipeline runs."""
 
     root: str
@@ -57,13 +60,13 @@ class Options:
     limits: RoundLimits = field(default_factory=RoundLimits)
     freshness: FreshnessLimits = field(default_factory=FreshnessLimits)
     care: CareLimits = field(default_factory=CareLimits)
-    schedule: Schedule = field(default_factory=Schedule)
-    history: History = field(default_factory=History)
+    schedule: CareSchedule = field(default_factory=CareSchedule)
+    history: SnapshotHistory = field(default_factory=SnapshotHistory)
     catalog: CatalogAddress | None = None
-    """Where tables are made, if not in our own catalog."""
+    """The external catalog that new tables are made in; None: our own catalog."""
     drain_s: float = 10.0
     once: bool = False
-    """Land what waits, then stop."""
+    """Land all waiting records, then stop."""
 
 
 class OneAtATime(Membership):
@@ -95,11 +98,13 @@ class OneAtATime(Membership):
 class Pipeline:
     """The parts of one process."""
 
-    def __init__(self, command_log: CommandLog, wal: Wal, clock: Clock, random: Random, options: Options) -> None:
+    def __init__(
+        self, command_log: CommandLog, wal: Wal, clock: Clock, random: Random, options: ServiceOptions
+    ) -> None:
         self._options = options
-        self._clock = clock
         self._random = random
         self.replica = Replica(command_log, wal, clock, options.member_id)
+        self._clock = ClusterClock(self.replica, clock)
         about = Register(b"", "", ROLE, "", 0, "", os.getpid(), NEWEST)
         self.membership = OneAtATime(self.replica, clock, random, about, options.timing)
         self._stopping = asyncio.Event()
@@ -141,14 +146,17 @@ class Pipeline:
     async def _work(self, spark: Spark, on_ready: Callable[[], None]) -> int:
         await asyncio.to_thread(spark.warm_up, land_task)
         options, replica = self._options, self.replica
-        store = wider_store(options.root, replica, options.catalog)
-        outside = self._outside(store)
-        lander = Lander(replica, store, self._warehouse, self._clock, self._random, outside, options.history)
-        driver = Driver(
-            replica, lander, spark, self._clock, Freshness(options.freshness), options.limits, options.root
+        store = store_with_external(options.root, replica, options.catalog)
+        external = self._external(store)
+        tables = open_tables(
+            replica, store, self._warehouse, self._clock, self._random, external, options.history
         )
-        jobs = CareJobs(lander, driver, spark, self._clock, options.care, options.root)
-        caretaker = Caretaker(replica, lander, jobs, self._clock, options.care, options.schedule)
+        driver = Driver(
+            replica, Lander(replica, tables), Sweeper(replica, tables), spark, self._clock,
+            Freshness(options.freshness), options.limits, options.root,
+        )  # fmt: skip
+        jobs = CareJobs(tables, driver, spark, options.care, options.root)
+        caretaker = Caretaker(replica, tables, jobs, self._clock, self._random, options.care, options.schedule)
         self.membership.settled = driver.settled
         await self.membership.join()
         if replica.state.care.trouble:
@@ -170,7 +178,7 @@ class Pipeline:
                 task.cancel()
             await asyncio.gather(working, stopping, beating, *caring, return_exceptions=True)
             await self.membership.leave()
-            lander.close()
+            tables.close()
 
     async def _drained(self, driver: Driver) -> int:
         waiting = await driver.drain()
@@ -179,20 +187,20 @@ class Pipeline:
             log.error("%d topics could not be landed", waiting)
         return 1 if waiting else 0
 
-    def _outside(self, store: WiderStore) -> Outside | None:
+    def _external(self, store: RoutedStore) -> ExternalCatalog | None:
         if self._options.catalog is None:
             return None
-        catalog, committer = OtherCatalog(self._options.catalog), committer_of(self.replica, store, self._random)
-        return Outside(self.replica, catalog, store, committer, self._clock, self._random)
+        catalog, committer = PyIcebergCatalog(self._options.catalog), committer_of(self.replica, store, self._random)
+        return ExternalCatalog(self.replica, catalog, store, committer, self._clock, self._random)
 
     def _warehouse(self) -> Warehouse:
         return Warehouse(warehouse_uri(self._options.root, self.replica.state.cluster))
 
 
-def wider_store(root: str, replica: Replica, catalog: CatalogAddress | None) -> WiderStore:
-    """The cluster's store, with the folders that another catalog has placed tables in."""
-    return WiderStore(
+def store_with_external(root: str, replica: Replica, catalog: CatalogAddress | None) -> RoutedStore:
+    """The cluster's store, and the folders where an external catalog has placed tables."""
+    return RoutedStore(
         open_table_store(root),
-        lambda: outside_roots(replica.state.catalog),
+        lambda: external_roots(replica.state.catalog),
         lambda: store_options(catalog.all_properties()) if catalog is not None else {},
     )

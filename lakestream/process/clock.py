@@ -1,11 +1,11 @@
-"""The machine's own time and chance: only this module touches them, all others are handed a Clock or a Random."""
+"""The machine's time and chance. Only this module uses them; all other code gets a Clock or a Random."""
 
 import random
 import time
 
 
 class SystemClock:
-    """interfaces.Clock as this machine tells it."""
+    """The Clock of this machine."""
 
     __slots__ = ()
 
@@ -20,7 +20,7 @@ class SystemClock:
 
 
 def system_random(seed: int | None = None) -> random.Random:
-    """Chance for ids, nonces and jitter: the kernel's by default, so that no two processes ever draw the same id.
+    """A source of ids, nonces and jitter: the kernel's by default, so that no two processes draw the same id.
 
     A seed gives a repeatable sequence instead.
     """

@@ -1,9 +1,9 @@
-"""Garbage collection that never takes long: what outlived one look is not looked at again until a quiet moment.
+"""Short garbage collections: objects that survive one collection are not examined again until a quiet moment.
 
-The state and the cache keep a few objects for each tick, and none of them is ever garbage. Python's collector would
-come back to them again and again: 10 to 35 ms in which nothing is acknowledged. So young objects are looked at often,
-a few at a time, and what is left of them is then set aside. A cycle that lived that long waits for `sweep`, which looks
-at everything: rarely, and if possible while nobody produces.
+The state and the cache keep a few objects for each tick, and none of them is garbage. Python's collector would examine
+them again and again: 10 to 35 ms in which nothing is acknowledged. So young objects are examined often, a few at a
+time, and the survivors are set aside. A cycle that survives waits for `sweep`, which examines all objects: rarely, and
+if possible while no client produces.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from collections.abc import Callable
 from lakestream.interfaces import Clock
 
 YOUNG_OBJECTS = 5_000
-"""So many new ones are looked at together, in about a millisecond."""
+"""New objects that are examined together, in about a millisecond."""
 SWEEP_EVERY_S = 3600.0
 SWEEP_AT_LAST_S = 4 * SWEEP_EVERY_S
-"""When nobody waits for a quiet moment any longer."""
+"""After this time the sweep no longer waits for a quiet moment."""
 QUIET_S = 10.0
 
 log = logging.getLogger(__name__)
 
 
 def keep_collections_short() -> None:
-    """From now on, in this process."""
+    """Keep collections of this process short from now on."""
     if _set_aside not in gc.callbacks:
         gc.callbacks.append(_set_aside)
     gc.set_threshold(YOUNG_OBJECTS, 1000, 1000)
@@ -32,13 +32,13 @@ def keep_collections_short() -> None:
 
 
 def sweep() -> int:
-    """Look at everything, and set aside what is left; how many objects were garbage."""
+    """Examine all objects, and set aside the survivors; returns how many objects were garbage."""
     gc.unfreeze()
     return gc.collect()
 
 
 async def sweep_now_and_then(progress: Callable[[], object], clock: Clock) -> None:
-    """Until cancelled. It is quiet while `progress` stays the same."""
+    """Sweep until cancelled. A moment is quiet while `progress` stays the same."""
     swept, before = clock.monotonic(), progress()
     while True:
         await asyncio.sleep(QUIET_S)

@@ -1,8 +1,7 @@
-"""Where compiled loops are kept from one process to the next, if nobody may write beside them or at home.
+"""Where numba keeps compiled loops if this user may write neither beside the package nor at home.
 
-numba refuses to compile what it cannot keep. In a container there is often neither a home nor a package folder that
-belongs to us, so such a user gets a folder of temporary files, which nobody else can put anything into: what lies there
-is run.
+numba refuses to compile code that it cannot store. In a container the user often has neither a home nor a package
+folder to write to, and gets a temporary folder instead. Only this user may write to it, since its content is executed.
 """
 
 import os
@@ -15,13 +14,13 @@ VARIABLE = "NUMBA_CACHE_DIR"
 
 
 def choose(environ: MutableMapping[str, str]) -> None:
-    """Name a folder, before numba is imported, where it would find none itself."""
+    """Name a folder if numba would find none itself. Call this before numba is imported."""
     if not environ.get(VARIABLE) and not any(map(may_write, _usual(environ))):
         environ[VARIABLE] = str(own_folder())
 
 
 def may_write(place: Path) -> bool:
-    """Whether files can be made in a folder, which may have to be made itself."""
+    """Whether files can be made in a folder, which may not exist yet."""
     if not place.is_absolute():
         return False
     there = next(folder for folder in (place, *place.parents) if folder.exists())
@@ -29,7 +28,7 @@ def may_write(place: Path) -> bool:
 
 
 def own_folder(temporary: Path | None = None) -> Path:
-    """A folder that is ours alone: the same one next time, or a fresh one if somebody was there before us."""
+    """A folder that belongs to this user: the same one each time, or a new one if another user made that one."""
     import tempfile
 
     folder = (temporary or Path(tempfile.gettempdir())) / f"lakestream-kernels-{os.getuid()}"
@@ -51,7 +50,7 @@ def _passing(folder: str) -> Path:
 
 
 def _usual(environ: MutableMapping[str, str]) -> Iterable[Path]:
-    """Where numba looks, in its order."""
+    """The folders that numba tries, in its order."""
     yield Path(__file__).resolve().parent.parent / "model" / "__pycache__"
     home = Path(os.path.expanduser("~"))
     mac = home / "Library" / "Caches"

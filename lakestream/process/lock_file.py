@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file that names its holder, which the kernel frees with the process."""
+"""A lock on a file that names its holder. The kernel frees the lock when the process dies."""
 
 import fcntl
 import os
@@ -6,7 +6,7 @@ import os
 from lakestream.errors import Retry
 
 
-class Held(Retry):
+class LockHeld(Retry):
     """Another process has the lock."""
 
     def __init__(self, path: str, holder: str) -> None:
@@ -27,7 +27,7 @@ class LockFile:
         except BlockingIOError:
             holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._descriptor)
-            raise Held(path, holder) from None
+            raise LockHeld(path, holder) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
 

@@ -1,14 +1,14 @@
-"""A lock file that says who holds it, so that two clusters never share a folder by mistake."""
+"""A lock file that names its holder, so that two clusters never share a folder by mistake."""
 
 from pathlib import Path
 from types import TracebackType
 
-from lakestream.process.lock_file import Held, LockFile
+from lakestream.process.lock_file import LockFile, LockHeld
 from lakestream.settings import SettingsError
 
 
 class LockedFile:
-    """Held from `with` to its end; the kernel lets go of it when the process dies, however that happens."""
+    """Locked inside of `with`. The kernel frees the lock when the process dies, however it dies."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path
@@ -21,7 +21,7 @@ class LockedFile:
             self._lock = LockFile(str(self._path), 0o644)
         except OSError as error:
             raise SettingsError(f"{self._what} cannot be used: {error.strerror} ({self._path})") from None
-        except Held as held:
+        except LockHeld as held:
             raise SettingsError(
                 f"{self._what} is in use by another `lakestream serve` (pid {held.holder}); "
                 "stop that one or choose another"

@@ -1,7 +1,7 @@
 """Structured logs: one event a line, as JSON, as key=value, or for people on a terminal.
 
-Fields go in `extra`: `log.warning("broker died", extra={"broker": 1, "code": -9})`. Whatever a client can get into a
-line (a topic's name, a path) stays inside its value: control characters are quoted. Known secrets are masked.
+Fields go in `extra`: `log.warning("broker died", extra={"broker": 1, "code": -9})`. Text that comes from a
+client (a topic's name, a path) stays inside its value: control characters are quoted. Known secrets are masked.
 """
 
 import json
@@ -94,5 +94,5 @@ def _quoted(value: object) -> str:
 
 
 def _shown(text: str) -> str:
-    """For people: as it is, but for what would break the line or command the terminal."""
+    """The text for people; characters that would break the line or command the terminal are quoted."""
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

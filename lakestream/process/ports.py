@@ -1,6 +1,6 @@
-"""Chooses listening ports, and says which setting to change when one is taken, or the address is not ours.
+"""Chooses listening ports, and names the setting to change if a port is taken or the address is not this machine's.
 
-Nobody is asked for a password yet, so other machines are let in only where the operator says so.
+Clients are not authenticated yet, so other machines may connect only if the operator allows it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from lakestream.process.clock import SystemClock
 from lakestream.settings import Settings, SettingsError
 
 PATIENCE_S = 2.0
-"""How long a taken port is waited for: the children of a supervisor that was just killed may still hold it."""
+"""How long to wait for a taken port: children of a supervisor that was just killed may still hold it."""
 
 Listener = tuple[str, str, int]
 """The flag that sets the port, the host to bind, and the first port (0: any)."""
@@ -25,14 +25,14 @@ def check_exposure(settings: Settings) -> None:
     open_to_all = [f"{name} = {host!r}" for name, host in hosts.items() if not is_loopback(host)]
     if open_to_all and not settings.allow_unauthenticated:
         raise SettingsError(
-            f"{' and '.join(open_to_all)}: other machines could connect, and Lakestream asks nobody for a password: "
-            "who connects may read, write and delete everything. Bind to 127.0.0.1, or start with "
+            f"{' and '.join(open_to_all)}: other machines could connect, and Lakestream asks no client for a password: "
+            "every client may read, write and delete everything. Bind to 127.0.0.1, or start with "
             "--allow-unauthenticated if only machines that you trust reach these ports"
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is one that only this machine reaches. A name other than localhost counts as none."""
+    """Whether only this machine reaches an address. Of names only localhost counts."""
     try:
         return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
@@ -40,7 +40,7 @@ def is_loopback(host: str) -> bool:
 
 
 def choose_ports(*listeners: Listener, count: int) -> list[list[int]]:
-    """For each listener `count` ports, all free and distinct; from port P on: P, P+1, ..."""
+    """For each listener `count` free, distinct ports; from port P on: P, P+1, ..."""
     chosen: list[list[int]] = []
     with contextlib.ExitStack() as held:
         for flag, host, first in listeners:
@@ -80,7 +80,7 @@ def _bind(flag: str, host: str, port: int) -> socket.socket:
             sock.close()
             where = f"cannot listen on {address(host, port)}: {error.strerror}"
             if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-                # The address is no one of this machine's, and no other port makes it so.
+                # The address does not belong to this machine, so no other port helps.
                 raise SettingsError(f"{where}; choose another with {flag.replace('port', 'host')}") from None
             if clock.monotonic() >= deadline:
                 raise SettingsError(f"{where}; choose another with {flag} (0: any free one)") from None

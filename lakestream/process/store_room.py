@@ -1,4 +1,4 @@
-"""Whether a store has room for what is written to it: one log line says that its disk is full, and one that it is not.
+"""Whether a store has room for new data: one log line when its disk is full, and one when it has room again.
 
     room --a write is refused for want of room--> full --writes or probes succeed, and none was refused lately--> room
 """
@@ -12,11 +12,11 @@ from lakestream.interfaces import Clock
 log = logging.getLogger(__name__)
 
 QUIET_S: Final = 1.0
-"""On a disk with a few bytes left small writes succeed between large ones that do not: that is still a full disk."""
+"""On an almost full disk small writes succeed between large ones that fail: the disk still counts as full."""
 
 
-class Room:
-    """One store's. `why` is empty while there is room."""
+class StoreRoom:
+    """The room in one store; `why` is empty while there is some."""
 
     __slots__ = ("_clock", "_refused_at", "_since", "store", "why")
 
@@ -35,7 +35,7 @@ class Room:
         self.why = str(error)
 
     def taken(self) -> None:
-        """A write, or a probe, was successful."""
+        """A write, or a probe, succeeded."""
         now = self._clock.monotonic()
         if self.why and now - self._refused_at >= QUIET_S:
             self.why = ""

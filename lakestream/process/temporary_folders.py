@@ -1,7 +1,7 @@
 """Temporary folders of processes that may be killed at any moment.
 
-A folder is locked as long as its owner lives. Who makes the next one of its kind removes those that nobody holds any
-more, so nothing piles up in the temporary folder of the machine.
+A folder is locked as long as its owner lives. The process that makes the next folder of a kind removes the unlocked
+ones, so nothing piles up in the temporary folder of the machine.
 """
 
 import fcntl
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 8
 
 
-class Scratch:
-    """A folder of this process, for nobody else to read; `remove` it, or the next owner of its kind does."""
+class TemporaryFolder:
+    """A folder that only this user may read. `remove` it; after a kill the next process of its kind does."""
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         above = parent or Path(tempfile.gettempdir())
@@ -56,11 +56,11 @@ def _prefix(kind: str) -> str:
 
 
 def _locked(path: Path) -> int | None:
-    """The descriptor that holds a folder; None if another process does, or it is gone. Raises OSError."""
+    """The descriptor that locks a folder; None if another process locked it, or it is gone. Raises OSError."""
     held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A sweeper may have had the lock before us: then this is a folder without a name.
+        # Another process may have removed the folder before this lock: then it has no name any more.
         if os.path.samestat(os.fstat(held), path.lstat()):
             return held
     except (BlockingIOError, FileNotFoundError):

@@ -1,7 +1,7 @@
-"""Who may read the files of a cluster: nobody but its own user, unless the setting `umask` says otherwise.
+"""Makes the files of a cluster readable for its own user only, unless the setting `umask` says otherwise.
 
-A process applies it before it makes the first file, and its children inherit it: brokers, the owner of the command log,
-the pipeline with Spark and its workers. So it holds for files that libraries make, too.
+A process applies the umask before it makes the first file, and its children inherit it: brokers, the owner of the
+command log, the pipeline with Spark and its workers. So the umask holds for files that libraries make, too.
 """
 
 import os
@@ -18,12 +18,12 @@ def apply_umask(text: str) -> None:
 
 
 def open_to_others(folder: Path, umask: str) -> bool:
-    """Whether a folder that was there before gives more than new ones get."""
+    """Whether an existing folder gives more permissions than a new one would."""
     return folder.is_dir() and bool(folder.stat().st_mode & int(umask, 8) & 0o077)
 
 
 def current_umask() -> int:
-    """Asked without setting it, which would be felt by other threads."""
+    """Read without setting it, since other threads would notice."""
     with suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("Umask:"):

@@ -1,4 +1,4 @@
-"""What the appender counts, for the metrics."""
+"""The appender's counters, for the metrics."""
 
 from lakestream.metrics import ACK_SECONDS, Histogram
 

@@ -3,93 +3,42 @@
     submit -> gathered -> tick (joined, released) -> Wal.put -> in order: propose Append -> fold -> done
 
 A store without a price per object is written at once when idle, and gathers while a tick is under way; under a load of
-bulk data it gathers for a few milliseconds more, if that pays (gathering.py). A store with a price gathers for
+bulk data it gathers for a few milliseconds more where that saves ticks (gathering.py). A store with a price gathers for
 `linger_ms`, less when the senders fall silent. Ticks upload in parallel and are proposed in order; if one fails, later
 batches of its streams that are under way fail too, so that order holds (L16). Data comes before metadata: a crash
-leaves an object that nobody refers to, never a hole.
+leaves an object without entries, never a hole.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from lakestream.errors import Exists, Fenced, LakestreamError, Missing, NoRoom, Retry, Unknown
 from lakestream.interfaces import Clock, Wal
 from lakestream.metadata.replica import Replica
+from lakestream.model.append_rows import AppendRow, pack_append
 from lakestream.model.batches.header import stamp
 from lakestream.model.batches.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.model.cluster_time import stamp_time
 from lakestream.model.commands import APPEND
-from lakestream.model.kernels.produce_loops import STREAM
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.reasons import No
 from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
 from lakestream.model.state import Outcome
-from lakestream.model.streams import AppendRow, pack_append
-from lakestream.process.store_room import Room
+from lakestream.process.store_room import StoreRoom
 from lakestream.stream.append_stats import AppendStats
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches
 from lakestream.stream.cache import Cache
-from lakestream.stream.gathering import Patience
+from lakestream.stream.gathering import Gathering
 from lakestream.stream.limits import AppendLimits
 from lakestream.stream.stamping import give_later_times, stamp_times
+from lakestream.stream.submissions import Batches, Submitted, streams_of
 
 log = logging.getLogger(__name__)
-
-BatchRow = tuple[int, int, int, int, int, int, int]
-"""Stream, record count, length, max timestamp, producer id, producer epoch, first sequence."""
-Answer = list[int] | LakestreamError
-"""A base offset or a negative reason for each batch; or the error that befell all of them alike."""
-
-
-class Batches(Protocol):
-    """The batches of one request: `release` is called when their bytes are not needed any more, then `done`, once.
-
-    `rows`, `views` and `results` belong together, item by item; `size` is the sum of the rows' lengths. `stamped` has
-    the places of those that get an append time (L19).
-    """
-
-    rows: list[BatchRow]
-    views: list[memoryview]
-    results: list[int]
-    size: int
-
-    @property
-    def stamped(self) -> Sequence[int]: ...
-
-    def release(self) -> None: ...
-
-    def done(self, answer: Answer, /) -> None: ...
-
-
-class Submission:
-    """Batches with functions to call."""
-
-    __slots__ = ("done", "release", "results", "rows", "size", "stamped", "views")
-
-    def __init__(
-        self,
-        rows: list[BatchRow],
-        views: list[memoryview],
-        release: Callable[[], None],
-        done: Callable[[Answer], None],
-        stamped: Sequence[int] = (),
-    ) -> None:
-        self.rows = rows
-        self.views = views
-        self.release = release
-        self.done = done
-        self.size = sum(row[2] for row in rows)
-        self.results = [0] * len(rows)
-        self.stamped = stamped
-
-
-Submitted = Batches | ManyBatches
-
 
 class Tick:
     """One WAL object on its way. Its batches are in `rows` and `owners`; in `joined` if some of them came in tables."""
@@ -119,7 +68,7 @@ class Tick:
         return {row[0] for row in self.rows} if self.joined is None else self.joined.streams()
 
     def payload(self) -> bytes:
-        """Of the `Append` that makes it known."""
+        """The body of the `Append` that enters this object into the state."""
         if self.joined is not None:
             return self.joined.payload(self.number, self.size)
         return pack_append(self.number, self.size, self.rows)
@@ -135,17 +84,16 @@ class Appender:
         self._clock = clock
         self._limits = limits
         self.stats = AppendStats()
-        self.room = Room("the write-ahead log", clock)
+        self.room = StoreRoom("the write-ahead log", clock)
         self.on_pressure: Callable[[bool], None] = lambda full: None
-        """Called with True when too much is under way, so that sockets pause, and with False when it is less again."""
+        """Called with True when too many bytes are under way, so that sockets pause, and then with False."""
         self._gathered: list[Submitted] = []
         self._gathered_bytes = 0
         self._under_way_bytes = 0
         self._full = False
-        self._oldest_arrival = self._last_arrival = 0.0
-        self._patience = Patience(limits)
-        self._gathering = False
-        self._crowd = 0
+        self._gathering = Gathering(limits)
+        self._waits_for_more = False
+        self._last_requests = 0
         self._paused = False
         self._unanswered = 0
         self._timer: asyncio.Handle | None = None
@@ -164,13 +112,13 @@ class Appender:
             submission.done(Fenced("this broker has no epoch"))
             return
         if self._replica.room.why:
-            # Each try would leave an object that nobody can collect before the command log has room again.
+            # Each try would leave an object that cannot be collected before the command log has room again.
             submission.release()
             submission.done(NoRoom(f"the command log has no room: {self._replica.room.why}"))
             return
-        self._last_arrival = self._clock.monotonic()
+        self._gathering.last_arrival = now = self._clock.monotonic()
         if not self._gathered:
-            self._oldest_arrival = self._last_arrival
+            self._gathering.oldest_arrival = now
         self._gathered.append(submission)
         self._gathered_bytes += submission.size
         self._under_way_bytes += submission.size
@@ -203,17 +151,17 @@ class Appender:
         if self._timer is not None:
             self._timer.cancel()
         self._quiet.clear()
-        self._gathering = False
+        self._waits_for_more = False
         if now or self._gathered_bytes >= limits.tick_bytes:
             self._timer = loop.call_soon(self._tick)
         elif self._wal.linger_ms:
-            self._oldest_arrival = self._last_arrival = self._clock.monotonic()
+            self._gathering.oldest_arrival = self._gathering.last_arrival = self._clock.monotonic()
             self._gather(self._wal.linger_ms / 1000, limits.silence_s)
-        elif self._crowd >= limits.crowd or self._unanswered:
-            # A tick costs the same for ten requests or a thousand: while one is under way, let more of them come.
+        elif self._last_requests >= limits.many_requests or self._unanswered:
+            # A tick costs the same for ten requests or a thousand: while one is under way, wait for more requests.
             self._paused = True
             self._timer = loop.call_later(limits.pause_s, self._tick)
-        elif self._patience.asks(self._clock.monotonic(), self._gathered_bytes, len(self._gathered)):
+        elif self._gathering.asks(self._clock.monotonic(), self._gathered_bytes, len(self._gathered)):
             self._gather(limits.gather_s, limits.gather_silence_s)
         else:
             self._timer = loop.call_soon(self._tick)
@@ -221,34 +169,34 @@ class Appender:
     def _gather(self, linger_s: float, silence_s: float) -> None:
         """Wait on while batches keep coming, at most until the oldest has waited for the linger."""
         loop, now = asyncio.get_running_loop(), self._clock.monotonic()
-        left = self._oldest_arrival + linger_s - now
-        silence = now - self._last_arrival
-        self._gathering = left > 0 and silence < silence_s * 0.9
-        if self._gathering:
+        left = self._gathering.oldest_arrival + linger_s - now
+        silence = now - self._gathering.last_arrival
+        self._waits_for_more = left > 0 and silence < silence_s * 0.9
+        if self._waits_for_more:
             self._timer = loop.call_later(min(left, silence_s - silence), self._gather, linger_s, silence_s)
         else:
             if left > 0:
-                self._patience.wasted(len(self._gathered))
+                self._gathering.wasted(len(self._gathered))
             self._timer = loop.call_soon(self._tick)
 
     def _has_enough(self) -> bool:
-        """Whether there is no need to gather on."""
-        if self._wal.linger_ms or not self._gathering:
-            return self._gathering and self._gathered_bytes >= self._limits.tick_bytes
-        return self._patience.has_enough(self._gathered_bytes, len(self._gathered))
+        """Whether the tick may begin now."""
+        if self._wal.linger_ms or not self._waits_for_more:
+            return self._waits_for_more and self._gathered_bytes >= self._limits.tick_bytes
+        return self._gathering.has_enough(self._gathered_bytes, len(self._gathered))
 
     def _tick(self) -> None:
         """Make a tick of what was gathered, and start to write it."""
         self._timer = None
         self._paused = False
-        self._gathering = False
+        self._waits_for_more = False
         if not self._gathered or self._writing >= self._limits.uploads:
             return
         epoch = self._replica.epoch
-        # Without an epoch all of it fails: nothing would come to take up the rest, and none may overtake it (L16).
+        # Without an epoch all gathered batches fail: no later tick takes up the rest, and none may overtake (L16).
         taken = self._take(self._limits.tick_bytes if epoch else self._gathered_bytes)
         tick = Tick(self._next_tick, epoch, taken, self._clock.monotonic())
-        self._crowd = sum(len(one.table) if isinstance(one, ManyBatches) else 1 for one in tick.submissions)
+        self._last_requests = sum(len(one.table) if isinstance(one, ManyBatches) else 1 for one in tick.submissions)
         self._unanswered += 1
         self._next_tick += 1
         self._order.append(tick)
@@ -260,14 +208,14 @@ class Appender:
         tick.time_ms = stamp_time(self._replica.state.members.time_ms, self._clock.wall_ms())
         tick.stamped = stamp_times(taken, tick.time_ms)
         tail = self._join(tick)
-        self._patience.ticked(tick.since, tick.size)
+        self._gathering.ticked(tick.since, tick.size)
         self._writing += 1
         task = asyncio.create_task(self._write(tick, tail), name=f"tick-{tick.number}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _take(self, most: int) -> list[Submitted]:
-        """Up to about so many bytes, whole submissions, the oldest first."""
+        """Take about `most` bytes from what was gathered: whole submissions, the oldest first."""
         if self._gathered_bytes <= most:
             taken, self._gathered = self._gathered, []
             self._gathered_bytes = 0
@@ -283,7 +231,7 @@ class Appender:
         return taken
 
     def _join(self, tick: Tick) -> bytes:
-        """Order the batches by stream, join them once, and let go of the buffers they came in."""
+        """Order the batches by stream, join them once, and release the buffers in which they came."""
         if any(isinstance(one, ManyBatches) for one in tick.submissions):
             return self._join_tables(tick)
         plain = cast(list[Batches], tick.submissions)
@@ -313,7 +261,7 @@ class Appender:
         return tail
 
     def _join_tables(self, tick: Tick) -> bytes:
-        """The same where many small batches came together."""
+        """As `_join`, for ticks with tables of small batches."""
         joined = tick.joined = JoinedTables(tick.submissions, self._replica.state.sequence)
         tick.body = joined.body
         self._release(tick.submissions)
@@ -340,8 +288,8 @@ class Appender:
             self.room.refused(error)
             self._fail(tick, NoRoom(f"the write-ahead log has no room: {error}"))
         except (Retry, Unknown, Exists, Missing, TimeoutError) as error:
-            log.warning("tick %d could not be written: %s", tick.number, error or "it took too long")
-            self._fail(tick, Retry(f"the write-ahead log cannot be written: {error or 'it took too long'}"))
+            log.warning("tick %d could not be written: %s", tick.number, error or "the write took too long")
+            self._fail(tick, Retry(f"the write-ahead log cannot be written: {error or 'the write took too long'}"))
         except Exception as error:
             log.exception("tick %d failed", tick.number)
             self._fail(tick, Retry(f"the write-ahead log cannot be written: {error!r}"))
@@ -351,15 +299,15 @@ class Appender:
             self._schedule()
 
     def _fail(self, tick: Tick, error: LakestreamError) -> None:
-        """Give a tick up, and with it what its streams have under way behind it (L16)."""
-        if tick.failed is not None:  # by an earlier one, which took all behind it down too
+        """Give a tick up, and with it the later batches of its streams (L16)."""
+        if tick.failed is not None:  # given up with an earlier tick, and so was everything behind it
             return
         tick.failed = error
         order = list(self._order)
         self._fail_behind(tick.streams(), order[order.index(tick) + 1 :], error)
 
     def _fail_behind(self, broken: set[int], behind: Iterable[Tick], error: LakestreamError) -> None:
-        """Give up later ticks and gathered batches of streams one of whose batches is not in the log (L16)."""
+        """Give up later ticks and gathered batches of the `broken` streams, which miss a batch in the log (L16)."""
         for later in behind:
             if later.failed is None and not broken.isdisjoint(later.streams()):
                 broken |= later.streams()
@@ -374,7 +322,7 @@ class Appender:
                 self._gathered.append(submission)
 
     def _settle(self) -> None:
-        """Propose what is written, answer what failed, in the order of ticks."""
+        """Propose written ticks and answer failed ones, in the order of ticks."""
         order = self._order
         while order and (order[0].written or order[0].failed is not None):
             tick = order.popleft()
@@ -396,7 +344,7 @@ class Appender:
         self._settled = max(self._settled, tick.number)
         self.stats.ticks += 1
         self._unanswered -= 1
-        if not self._unanswered and self._paused and self._crowd < self._limits.crowd:
+        if not self._unanswered and self._paused and self._last_requests < self._limits.many_requests:
             self._paused = False
             self._schedule()
         if isinstance(outcome, No):
@@ -432,16 +380,10 @@ class Appender:
             answer: Any = submission.results if error is None else error
             try:
                 submission.done(answer)
-            except Exception:  # this request gets no answer; those beside it in the tick do
+            except Exception:  # this request gets no answer; the other requests of the tick do
                 log.exception("the answer to a produce request failed")
         if self._full and self._under_way_bytes < self._limits.under_way_bytes // 2:
             self._full = False
             self.on_pressure(False)
         if not self._under_way_bytes and not self._gathered:
             self._quiet.set()
-
-
-def streams_of(submission: Submitted) -> set[int]:
-    if isinstance(submission, ManyBatches):
-        return set(submission.table[:, STREAM].tolist())
-    return {row[0] for row in submission.rows}

@@ -1,4 +1,4 @@
-"""Many small batches at once: their numbers lie in one table, and compiled code does for all what is done for each."""
+"""Many small batches at once: their header fields lie in one table, which compiled code works on."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -7,23 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lakestream.errors import LakestreamError
-from lakestream.model.batches.wal_object import HEADER_BYTES, Slice, header, lay_out
+from lakestream.model.append_rows import ROW_BYTES, pack_packed_rows
+from lakestream.model.batches.wal_object import HEADER_BYTES, TickSlice, header, lay_out
 from lakestream.model.kernels.pointers import address_of
 from lakestream.model.kernels.produce_loops import ADDRESS, COLUMNS, LENGTH, STREAM, join_batches, stamp_batches
-from lakestream.model.streams import HEAD, ROW
 
 if TYPE_CHECKING:
-    from lakestream.stream.appender import Batches
+    from lakestream.stream.submissions import Batches
 
 Numbers = NDArray[np.int64]
 NONE: Numbers = np.empty(0, np.int64)
 
 
 class ManyBatches:
-    """What the appender takes in place of `Batches`: a table (model/kernels/produce_loops.py) of batches in memory.
+    """Submitted in place of `Batches`: a table (model/kernels/produce_loops.py) of batches in memory.
 
-    `release` is called when their bytes are not needed any more, then `done`, once: with their results in the order
-    of the table, or with the error that befell all of them alike.
+    `release` is called when the bytes are not needed any more, then `done`, once: with the results in the order of the
+    table, or with the error that failed all batches.
     """
 
     __slots__ = ("done", "release", "results", "size", "table")
@@ -48,7 +48,7 @@ class JoinedTables:
     __slots__ = ("_order", "_parts", "_rows", "_streams", "body", "slices")
 
     def __init__(self, submissions: "Sequence[Batches | ManyBatches]", sequence: int) -> None:
-        """`sequence`: what the writer has folded."""
+        """`sequence`: up to where the writer has folded the command log."""
         tables = [one.table if isinstance(one, ManyBatches) else table_of(one) for one in submissions]
         table = np.concatenate(tables)
         self._order = np.argsort(table[:, STREAM], kind="stable")
@@ -57,14 +57,14 @@ class JoinedTables:
         lengths = table[self._order, LENGTH]
         self.body = bytearray(HEADER_BYTES + int(lengths.sum()))
         self.body[:HEADER_BYTES] = header(sequence)
-        self._rows = bytearray(ROW.size * len(table))
+        self._rows = bytearray(ROW_BYTES * len(table))
         join_batches(
             _address(table), _address(self._order), len(table), address_of(self.body), HEADER_BYTES,
             address_of(self._rows),
         )  # fmt: skip
         self.slices = self._lay_out(lengths)
 
-    def _lay_out(self, lengths: Numbers) -> list[Slice]:
+    def _lay_out(self, lengths: Numbers) -> list[TickSlice]:
         firsts = np.flatnonzero(np.diff(self._streams, prepend=-1))
         sizes = np.add.reduceat(lengths, firsts)
         counts = np.diff(firsts, append=len(lengths))
@@ -74,8 +74,8 @@ class JoinedTables:
         return len(self._order)
 
     def payload(self, tick: int, size: int) -> bytes:
-        """The body of the `Append`: as of `pack_append`."""
-        return HEAD.pack(tick, size, len(self)) + self._rows
+        """The body of the `Append`, in the format of `pack_append`."""
+        return pack_packed_rows(tick, size, self._rows)
 
     def streams(self) -> set[int]:
         return set(self._streams.tolist())
@@ -100,7 +100,7 @@ class JoinedTables:
 
 
 def table_of(batches: "Batches") -> Numbers:
-    """The table of a few batches that came one by one. Good while their views are."""
+    """The table of batches that came one by one. It is valid as long as their views."""
     table = np.zeros((len(batches.rows), COLUMNS), np.int64)
     table[:, : len(batches.rows[0])] = batches.rows
     table[:, ADDRESS] = [address_of(view) for view in batches.views]
@@ -108,5 +108,5 @@ def table_of(batches: "Batches") -> Numbers:
 
 
 def _address(numbers: Numbers) -> int:
-    """Of the first number. They lie without gaps: nothing here is a part of another array."""
+    """The address of the first number. The numbers lie without gaps: no array here is a part of another one."""
     return int(numbers.__array_interface__["data"][0])

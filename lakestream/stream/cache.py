@@ -7,13 +7,13 @@ Key = tuple[int, int]
 """The number of an object in the state, and where in the object the piece starts."""
 
 PIECE_BYTES = 600
-"""What a piece takes besides its bytes: for ticks of single records that is more than they have."""
+"""Memory of a piece besides its bytes: for ticks of single records this is the larger part."""
 
 
-class Piece:
+class CachedPiece:
     """Some bytes of one object. Slices get their base offsets stamped in place, once, when they are first served.
 
-    `stamped` has the positions of the slices that are; None means that all are (our own ticks, merged objects).
+    `stamped` has the positions of the stamped slices; None means all (this broker's own ticks, merged objects).
     `ends` remembers where batches were cut: an offset and the position of the batch that starts there.
     """
 
@@ -31,22 +31,22 @@ class Piece:
 
 
 class Cache:
-    """What was written or read lately."""
+    """Recently written and read pieces."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
-        self._pieces: OrderedDict[Key, Piece] = OrderedDict()
+        self._pieces: OrderedDict[Key, CachedPiece] = OrderedDict()
         self._inner: dict[int, set[int]] = {}
-        """Where pieces start that are not the first of their object, to find them when it goes."""
+        """The starts of pieces inside of an object, to find the pieces when the object goes."""
 
     def add(self, number: int, body: bytearray) -> None:
-        """Keep one of our own ticks, whose batches are all stamped."""
-        self.put((number, 0), Piece(0, body, None))
+        """Keep a tick of this broker, whose batches are all stamped."""
+        self.put((number, 0), CachedPiece(0, body, None))
 
-    def put(self, key: Key, piece: Piece) -> None:
+    def put(self, key: Key, piece: CachedPiece) -> None:
         self._drop(key)
         if len(piece) + PIECE_BYTES > self.limit_bytes:
             return
@@ -58,18 +58,18 @@ class Cache:
         while self.size_bytes + len(self._pieces) * PIECE_BYTES > self.limit_bytes:
             self._drop(next(iter(self._pieces)))
 
-    def get(self, key: Key) -> Piece | None:
+    def get(self, key: Key) -> CachedPiece | None:
         piece = self._pieces.get(key)
         if piece is not None:
             self._pieces.move_to_end(key)
         return piece
 
-    def peek(self, key: Key) -> Piece | None:
-        """The same for housekeeping: that it was looked at does not keep it."""
+    def peek(self, key: Key) -> CachedPiece | None:
+        """As `get`, for housekeeping: it does not count as a use."""
         return self._pieces.get(key)
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """These objects are gone: their pieces are only in the way."""
+        """Drop the pieces of objects that are gone."""
         for number in numbers:
             for start in (0, *self._inner.get(number, ())):
                 self._drop((number, start))

@@ -1,9 +1,9 @@
-"""Old records: what is below a stream's progress lies in its topic's table, and is served as batches again.
+"""History: records below a stream's progress lie in its topic's table, and are served as batches again.
 
     topic -> its table in the state -> rows (threads, cached row groups) -> batches without a gap (L31, L32)
 
-Nothing here runs in the event loop but the finding of the table. The libraries that read tables are large: they come
-in with the first old record that somebody asks for.
+Only the look-up of the table runs in the event loop. The libraries that read tables are large, so they are imported
+with the first read of history.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from lakestream.model.batches.header import Codec
 from lakestream.model.streams import Stream
 
 if TYPE_CHECKING:
-    from lakestream.data.tables.reading.table_reader import FoundRow, Rows
+    from lakestream.data.tables.reading.table_reader import FoundRow, PartitionRows
     from lakestream.data.tables.reading.table_readers import TableReaders
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 READ_BYTES_MAX = 8 << 20
-"""How much one read takes out of a table, however much a consumer would take."""
+"""The most that one read takes out of a table, whatever a consumer asks for."""
 BATCH_BYTES = 256 << 10
 COMPRESSION = "compression.type"
 CODECS = {"gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-"""What the topic's config may say; anything else leaves batches as they are."""
+"""Values of the topic's config; any other value leaves batches uncompressed."""
 
 
-class History:
+class HistoryReader:
     """Reads the tables of all topics for the reader."""
 
     def __init__(self, replica: Replica, store: TableStore) -> None:
@@ -42,7 +42,7 @@ class History:
         self._store = store
         self._readers: TableReaders | None = None
         self._opening = asyncio.Lock()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def read(self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool) -> list[memoryview]:
         """Batches that cover every offset from `offset` on, of which all are below the stream's progress.
@@ -92,10 +92,10 @@ class History:
         if self._readers is not None:
             await self._readers.close()
 
-    # -- the way there ------------------------------------------------------------------------------------------------
+    # -- asking a table ----------------------------------------------------------------------------------------------
 
     async def _asked(self, stream: Stream, ask: "Callable[[TableReaders, str], Awaitable[T]]") -> T:
-        """The answer of the table. Whatever is wrong with it is no fault of the offset that was asked for (T2)."""
+        """The answer of the table. A fault of the table is never reported as a fault of the offset (T2)."""
         readers = await self._opened()
         uuid = self._uuid(stream)
         self.reads += 1
@@ -103,24 +103,24 @@ class History:
             try:
                 answer = await ask(readers, uuid)
             except Missing:
-                # Somebody has rewritten the table, and we do not know yet (T5).
+                # The table was rewritten, and this broker has not folded that yet (T5).
                 await self._replica.catch_up()
                 answer = await ask(readers, uuid)
         except (Retry, Unknown, Fenced, Halted) as error:
             self._failed(uuid, stream, error)
             raise
         except Exception as error:
-            # A damaged or forged file makes any library stumble, each in its own way.
+            # Each library fails in its own way on a damaged or forged file.
             self._failed(uuid, stream, error)
             readers.forget(uuid)
             raise Corrupt(f"{stream!r} cannot be read from its table: {error}") from error
-        self._told.discard(uuid)
+        self._reported.discard(uuid)
         return answer
 
     def _failed(self, uuid: str, stream: Stream, error: Exception) -> None:
         self.errors += 1
-        if uuid not in self._told:
-            self._told.add(uuid)
+        if uuid not in self._reported:
+            self._reported.add(uuid)
             log.error("%r cannot be read from its table, consumers wait: %s", stream, error)
 
     def _uuid(self, stream: Stream) -> str:
@@ -130,7 +130,7 @@ class History:
         return table.uuid
 
     def _current(self, stream: Stream, uuid: str) -> Callable[[], str]:
-        """Names the newest metadata file of a table. Called from threads: it looks at the state, each time anew."""
+        """A function for threads: it names the newest metadata file of a table, from the state of the moment."""
         topic_id = stream.topic.id
 
         def location() -> str:
@@ -158,7 +158,7 @@ def _open(store: TableStore) -> "TableReaders":
     return TableReaders(store)
 
 
-def _rebuilt(found: "Rows", batch_bytes: int, codec: int) -> list[memoryview]:
+def _rebuilt(found: "PartitionRows", batch_bytes: int, codec: int) -> list[memoryview]:
     from lakestream.data.tables.files.rebuild import rebuild
 
     return rebuild(found.rows, found.start, found.end, codec=codec, target_bytes=batch_bytes)

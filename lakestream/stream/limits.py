@@ -1,4 +1,4 @@
-"""What the hot path may use: every buffer, cache and wait has its bound here."""
+"""Bounds of the appender and the reader: every buffer, cache and wait has one."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ class AppendLimits:
     """Bounds of the appender."""
 
     tick_bytes: int = 16 * 1024 * 1024
-    """About how large one WAL object gets."""
+    """The approximate size of the largest WAL objects."""
     under_way_bytes: int = 64 * 1024 * 1024
-    """Bytes that were taken and are not answered; above it sockets pause."""
+    """Submitted bytes that are not answered; above this number sockets pause."""
     uploads: int = 1
     """Objects written at the same time."""
     silence_s: float = 0.02
     """Where objects have a price: write when nothing came for so long."""
-    crowd: int = 64
+    many_requests: int = 64
     """Where objects have no price: if the last tick had so many requests, the next one waits a little for more."""
     pause_s: float = 0.003
     """How long, at most, the next tick gathers while one is under way; it begins when that one is answered."""

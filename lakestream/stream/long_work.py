@@ -1,4 +1,4 @@
-"""Long work in steps: a generator that yields wherever others may have their turn, and returns its result."""
+"""Long work in steps: a generator that yields where the event loop may serve other tasks, and returns its result."""
 
 import asyncio
 from collections.abc import Generator, Iterator, Sequence
@@ -10,7 +10,7 @@ Steps = Generator[None, None, T]
 
 
 class _Work(Generic[T]):
-    """Its steps, one by one; the result is there after the last."""
+    """Iterates over the steps; `result` is set after the last one."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
@@ -20,8 +20,8 @@ class _Work(Generic[T]):
         self.result = yield from self._steps
 
 
-async def in_turns(steps: Steps[T]) -> T:
-    """Others have their turn after each step."""
+async def run_in_steps(steps: Steps[T]) -> T:
+    """The result of the work; the event loop serves other tasks after each step."""
     try:
         while True:
             next(steps)
@@ -32,7 +32,7 @@ async def in_turns(steps: Steps[T]) -> T:
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Where nobody else waits."""
+    """The result of the work, without a pause: for callers outside of an event loop."""
     work = _Work(steps)
     for _ in work:
         pass

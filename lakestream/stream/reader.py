@@ -1,7 +1,7 @@
 """The reader: finds the entries of an offset, takes the bytes from memory or from the WAL, and gives whole batches.
 
-    find entry -> piece in the cache | read (each piece once, whoever asks) -> stamp base offsets -> cut at batches
-    below the stream's progress: the topic's table (snapshot_history.py)
+    find entry -> piece in the cache | read (each piece once, for all readers) -> stamp base offsets -> cut at batches
+    below the stream's progress: the topic's table (history.py)
 
 What it returns are views of cached pieces, ready to be sent: base offsets are right, bodies are as produced.
 """
@@ -42,11 +42,11 @@ from lakestream.model.batches.wal_object import (
 )
 from lakestream.model.reasons import Reason
 from lakestream.model.streams import MERGED, Entry, Stream, WalObject
-from lakestream.stream.cache import Cache, Key, Piece
+from lakestream.stream.cache import Cache, CachedPiece, Key
 from lakestream.stream.limits import ReadLimits
 
 if TYPE_CHECKING:
-    from lakestream.stream.history import History
+    from lakestream.stream.history import HistoryReader
 
 _FRAME = struct.Struct(">qi").unpack_from
 _STAMP = struct.Struct(">q").pack_into
@@ -59,13 +59,13 @@ INDEX_SLICES_KEPT = 50_000
 """Slices of merged objects whose place is remembered."""
 
 LOOK_UPS_AT_ONCE = 2
-"""Batches that a time is looked up in at the same time: each may take MAX_DECOMPRESSED_BYTES."""
+"""Batches that are searched for a time at once: each may take MAX_DECOMPRESSED_BYTES."""
 INLINE_LOOK_UP_BYTES = 1024 * 1024
-"""A larger batch is walked in a thread, since all others would wait for it."""
+"""A larger batch is searched in a thread, so that no other client waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecord:
     """A record found by its time."""
 
     offset: int
@@ -76,25 +76,32 @@ class Reader:
     """Reads streams. Below a table's progress the table answers; where there is none, the WAL holds everything."""
 
     def __init__(
-        self, replica: Replica, wal: Wal, cache: Cache, limits: ReadLimits, history: "History | None" = None
+        self, replica: Replica, wal: Wal, cache: Cache, limits: ReadLimits, history: "HistoryReader | None" = None
     ) -> None:
         self._replica = replica
         self._wal = wal
         self._cache = cache
         self._limits = limits
         self._history = history
-        self._loading: dict[Key, asyncio.Future[Piece]] = {}
+        self._loading: dict[Key, asyncio.Future[CachedPiece]] = {}
         self._indexes: dict[int, dict[int, MergedSlice]] = {}
         self._slots = asyncio.Semaphore(limits.reads_at_once)
         self._look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
 
-    async def read(
+    async def serve(
         self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
     ) -> list[memoryview]:
         """Whole batches from the one that holds `offset` on, at most `max_bytes` unless one has to be `at_least_one`.
 
-        Raises Rejected if the offset lies outside the log, Corrupt if stored bytes are lost.
+        Raises Rejected if the offset lies outside the log, Corrupt if stored bytes are lost, Retry if a store fails.
         """
+        views = self.cached(stream, offset, max_bytes, at_least_one)
+        return views if views is not None else await self.read(stream, offset, max_bytes, at_least_one)
+
+    async def read(
+        self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
+    ) -> list[memoryview]:
+        """As `serve`, without the short way through the cache."""
         views: list[memoryview] = []
         left = max_bytes
         while left > 0 or (at_least_one and not views):
@@ -102,9 +109,9 @@ class Reader:
                 raise Rejected(Reason.OFFSET_OUT_OF_RANGE, f"{offset} is outside [{stream.start}, {stream.next}]")
             if offset < stream.landed:
                 if views:
-                    return views  # it landed while we read what lies before it
-                # Alone: the next batch of the WAL may begin below the progress, and no answer gives a record twice.
-                return await self._old(stream).read(stream, offset, max_bytes, at_least_one)
+                    return views  # the offset landed while the reader waited
+                # The WAL's next batch may begin below the progress: with it an answer would have records twice.
+                return await self._history_of(stream).read(stream, offset, max_bytes, at_least_one)
             index = stream.find(offset)
             if index >= len(stream.bases):
                 return views
@@ -123,7 +130,7 @@ class Reader:
     def cached(
         self, stream: Stream, offset: int, max_bytes: int, at_least_one: bool = True
     ) -> list[memoryview] | None:
-        """The same without waiting, if the bytes are at hand; None if they are not, or if it would raise."""
+        """As `read`, without waiting; None if the bytes are not in memory, or if `read` would raise."""
         views: list[memoryview] = []
         left = max_bytes
         if not stream.start <= offset <= stream.next or offset < stream.landed:
@@ -149,14 +156,14 @@ class Reader:
 
     # -- finding by time --------------------------------------------------------------------------------------------
 
-    async def find_timestamp(self, stream: Stream, timestamp: int) -> Found | None:
+    async def find_timestamp(self, stream: Stream, timestamp: int) -> FoundRecord | None:
         """The first record with this timestamp or a later one."""
         floor = stream.start
         while floor < stream.landed:
             upto = stream.landed
-            row = await self._old(stream).find_time(stream, timestamp, floor, upto)
+            row = await self._history_of(stream).find_time(stream, timestamp, floor, upto)
             if row is not None:
-                return Found(row.offset, row.timestamp)
+                return FoundRecord(row.offset, row.timestamp)
             floor = upto
         for entry in list(stream.entries(floor)):
             if entry.max_timestamp < timestamp:
@@ -165,18 +172,18 @@ class Reader:
                 if _TIMESTAMP(batch, MAX_TIMESTAMP_POSITION)[0] >= timestamp:
                     found = await self._look_into(batch, records.find_timestamp, timestamp, max(stream.start, floor))
                     if found is not None:
-                        return Found(*found)
+                        return FoundRecord(*found)
         return None
 
-    async def find_max_timestamp(self, stream: Stream) -> Found | None:
+    async def find_max_timestamp(self, stream: Stream) -> FoundRecord | None:
         """The record with the greatest timestamp, the first of several."""
-        best: Found | None = None
+        best: FoundRecord | None = None
         floor = stream.start
         while floor < stream.landed:
             upto = stream.landed
-            row = await self._old(stream).latest_time(stream, floor, upto)
+            row = await self._history_of(stream).latest_time(stream, floor, upto)
             if row is not None and (best is None or row.timestamp > best.timestamp):
-                best = Found(row.offset, row.timestamp)
+                best = FoundRecord(row.offset, row.timestamp)
             floor = upto
         entries = sorted(stream.entries(floor), key=lambda entry: (-entry.max_timestamp, entry.base))
         for entry in entries:
@@ -187,15 +194,15 @@ class Reader:
                     continue
                 found = await self._look_into(batch, records.find_max_timestamp, max(stream.start, floor))
                 if found is not None and (best is None or found[1] > best.timestamp):
-                    best = Found(*found)
+                    best = FoundRecord(*found)
         return best
 
     async def _look_into(
         self, batch: memoryview, find: Callable[..., tuple[int, int] | None], *where: int
     ) -> tuple[int, int] | None:
-        """What `find` finds in one batch. Few at a time, with a turn for everybody else before each.
+        """The result of `find` in one batch. Few are searched at once, and the loop serves other tasks before each.
 
-        A compressed one goes to a thread whatever its size, since that says nothing of what it becomes.
+        A compressed batch goes to a thread whatever its size, which does not tell its decompressed size.
         """
         compressed = batch[CHECKED_POSITION + 1] & CODEC_MASK
         async with self._look_ups:
@@ -206,8 +213,8 @@ class Reader:
                 return await asyncio.to_thread(find, batch, *where)
             return find(batch, *where)
 
-    def _old(self, stream: Stream) -> "History":
-        """The way to what is below a stream's progress."""
+    def _history_of(self, stream: Stream) -> "HistoryReader":
+        """The reader of what lies below a stream's progress. Raises Retry if this broker reads no tables."""
         if self._history is None:
             raise Retry(f"{stream!r} is in its table below {stream.landed}, which needs the setting `tables`")
         return self._history
@@ -241,7 +248,7 @@ class Reader:
     # -- cutting ----------------------------------------------------------------------------------------------------
 
     def _cut(
-        self, piece: Piece, entry: Entry, start: int, offset: int, max_bytes: int, at_least_one: bool
+        self, piece: CachedPiece, entry: Entry, start: int, offset: int, max_bytes: int, at_least_one: bool
     ) -> tuple[memoryview, int]:
         """The batches from the one that holds `offset`, and the offset behind them."""
         view = piece.view
@@ -258,21 +265,21 @@ class Reader:
             begin += 12 + length
             if begin < end:
                 base, length = _FRAME(view, begin)
-        stop, following = begin, offset
+        stop, next_offset = begin, offset
         while stop + HEADER_SIZE <= end:
             base, length = _FRAME(view, stop)
             size = 12 + length
             if stop + size > end or (stop + size - begin > max_bytes and not (at_least_one and stop == begin)):
                 break
             stop += size
-            following = base + _DELTA(view, stop - size + _DELTA_POSITION)[0] + 1
+            next_offset = base + _DELTA(view, stop - size + _DELTA_POSITION)[0] + 1
         if stop < end:
             if len(piece.ends) >= 64:
                 piece.ends.clear()
-            piece.ends[following] = stop
-        return view[begin:stop], following
+            piece.ends[next_offset] = stop
+        return view[begin:stop], next_offset
 
-    def _stamp(self, piece: Piece, entry: Entry, append_ms: int | None) -> None:
+    def _stamp(self, piece: CachedPiece, entry: Entry, append_ms: int | None) -> None:
         """Write the base offsets of one slice, and its append time, into the cached copy (never into the body)."""
         buffer = piece.buffer
         at = entry.position - piece.start
@@ -296,12 +303,12 @@ class Reader:
 
     # -- loading ----------------------------------------------------------------------------------------------------
 
-    async def _piece(self, stream: Stream, entry: Entry, offset: int) -> tuple[Piece | None, int]:
+    async def _piece(self, stream: Stream, entry: Entry, offset: int) -> tuple[CachedPiece | None, int]:
         """The piece that holds the batch with `offset`, and where to look for it; no piece: look the entry up again."""
         one = self._replica.state.streams.objects.get(entry.object)
         if one is None:
             raise Retry(f"stream {stream.id} is of a state that was replaced meanwhile")
-        append_ms = self._replica.state.streams.append_times.of(entry)  # while the object lives: not after a wait
+        append_ms = self._replica.state.streams.append_times.of(entry)  # before any wait: the object may go meanwhile
         start = entry.position
         try:
             if one.size <= self._limits.whole_object_bytes or self._cache.get((entry.object, 0)):
@@ -324,7 +331,7 @@ class Reader:
             self._stamp(piece, entry, append_ms)
         return piece, start
 
-    async def _load(self, one: WalObject, key: Key, length: int) -> Piece:
+    async def _load(self, one: WalObject, key: Key, length: int) -> CachedPiece:
         piece = self._cache.get(key)
         if piece is not None:
             self._cache.hits += 1
@@ -336,7 +343,7 @@ class Reader:
             loading.add_done_callback(lambda _: self._loading.pop(key, None))
         return await asyncio.shield(loading)
 
-    async def _fetch(self, one: WalObject, key: Key, length: int) -> Piece:
+    async def _fetch(self, one: WalObject, key: Key, length: int) -> CachedPiece:
         async with self._slots:
             [buffer] = await self._wal.read(self._key(one), [(key[1], length)])
         if key[1] == 0:
@@ -345,7 +352,7 @@ class Reader:
             raise Corrupt(f"object {self._key(one)} is cut short")
         else:
             check_batches(buffer, self._key(one), key[1])
-        piece = Piece(key[1], buffer, None if one.kind == MERGED else set())
+        piece = CachedPiece(key[1], buffer, None if one.kind == MERGED else set())
         self._cache.put(key, piece)
         return piece
 

@@ -1,4 +1,4 @@
-"""What a topic's configs mean for its records, worked out once and again only when they change."""
+"""The configs of topics as numbers, computed once and again only when they change."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ CACHE_LIMIT = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """The configs of one topic that something here obeys, as numbers."""
+    """The configs of one topic that brokers obey."""
 
     max_message_bytes: int
     log_append_time: bool

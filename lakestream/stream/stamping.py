@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lakestream.model.append_rows import batch_places
 from lakestream.model.batches.header import give_append_time, restamp_log_append_time
-from lakestream.model.streams import HEAD, ROW
 from lakestream.stream.batch_tables import ManyBatches
 
 if TYPE_CHECKING:
-    from lakestream.stream.appender import Submitted
+    from lakestream.stream.submissions import Submitted
 
 
 def stamp_times(submissions: "Sequence[Submitted]", time_ms: int) -> set[int]:
@@ -27,6 +27,6 @@ def stamp_times(submissions: "Sequence[Submitted]", time_ms: int) -> set[int]:
 
 def give_later_times(body: bytearray, append: bytes, later: Mapping[int, int]) -> None:
     """Give the batches of some streams another append time than the tick's; `append` has the rows of the tick."""
-    for stream, _, position, length, *_ in ROW.iter_unpack(memoryview(append)[HEAD.size :]):
-        if stream in later:
-            give_append_time(body, position, length, later[stream])
+    for batch in batch_places(append):
+        if batch.stream in later:
+            give_append_time(body, batch.position, batch.length, later[batch.stream])

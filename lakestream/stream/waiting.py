@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from lakestream.metadata.replica import Replica
-from lakestream.stream.long_work import Steps, in_turns
+from lakestream.stream.long_work import Steps, run_in_steps
 
-TURN: Final = 1000
-"""Streams of one long poll that are watched before other clients have their turn."""
+STREAMS_AT_ONCE: Final = 1000
+"""Streams of one long poll that are watched before the work yields to the event loop."""
 
 
 class Waiting:
-    """Who waits for which streams."""
+    """The waiters of each stream."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._waiters: dict[int, set[asyncio.Future[bool]]] = {}
         self._state = replica.state
         self.closing = False
-        """Whoever wakes up is not to wait again."""
+        """A woken waiter is not to wait again."""
         replica.on_fold.append(self._folded)
 
     async def wait(self, streams: Iterable[int], timeout_s: float) -> bool:
@@ -42,24 +42,24 @@ class Waiting:
     async def wait_for_many(
         self, streams: Sequence[int], timeout_s: float, changed: Callable[[], Steps[bool]]
     ) -> None:
-        """As `wait`, for so many streams that other clients have their turn meanwhile.
+        """As `wait`, for very many streams: in steps, between which the event loop serves other clients.
 
         `changed` looks for what moved before all streams were watched.
         """
         moved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         timer = asyncio.get_running_loop().call_later(max(timeout_s, 0), _time_out, moved)
         try:
-            await in_turns(self._watch(streams, moved))
-            if not self.closing and not await in_turns(changed()):
+            await run_in_steps(self._watch(streams, moved))
+            if not self.closing and not await run_in_steps(changed()):
                 await moved
         finally:
             timer.cancel()
-            await in_turns(self._unwatch(streams, moved))
+            await run_in_steps(self._unwatch(streams, moved))
 
     def _watch(self, streams: Sequence[int], moved: asyncio.Future[bool]) -> Steps[None]:
         for place, stream in enumerate(streams, 1):
             self._waiters.setdefault(stream, set()).add(moved)
-            if place % TURN == 0:
+            if place % STREAMS_AT_ONCE == 0:
                 yield
 
     def _unwatch(self, streams: Sequence[int], moved: asyncio.Future[bool]) -> Steps[None]:
@@ -69,11 +69,11 @@ class Waiting:
                 waiters.discard(moved)
                 if not waiters:
                     del self._waiters[stream]
-            if place % TURN == 0:
+            if place % STREAMS_AT_ONCE == 0:
                 yield
 
     def close(self) -> None:
-        """The broker stops: nobody waits any more."""
+        """The broker stops: wake all waiters, which are not to wait again."""
         self.closing = True
         self.wake_all()
 

@@ -1,6 +1,6 @@
-"""What every command log has to keep, checked: run `check_command_log` on yours.
+"""The contract of `CommandLog` as a check for authors of a command log: run `check_command_log` on yours.
 
-Durability over kill -9 and lost answers need real processes; this checks all that one process can see.
+It checks everything that one process can see. Durability over `kill -9` and lost answers need tests with processes.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from lakestream.interfaces import CheckpointNote, CommandLog, Logged
 OpenHandle = Callable[[], Awaitable[CommandLog]]
 
 PATIENCE_S = 10.0
-"""No step may take longer; it is far above what a healthy store needs."""
+"""The most time that one step may take, far above the time that a healthy store needs."""
 
 
 async def check_command_log(
@@ -25,10 +25,10 @@ async def check_command_log(
     appends_each: int = 30,
     seed: int = 1,
 ) -> None:
-    """Raise AssertionError, saying what is wrong, unless the log keeps the contract of `CommandLog`.
+    """Raise AssertionError, with the rule that is broken, unless the log keeps the contract of `CommandLog`.
 
-    `open_handle` opens a handle on one and the same log, empty at first. `persistent` says that the log outlives
-    its handles. A store that allows one handle at a time passes `max_handles=1`.
+    Each call of `open_handle` opens a handle on the same log, which is empty at first. `persistent` means that the log
+    outlives its handles. For a store that allows one handle at a time pass `max_handles=1`.
     """
     contract = _Contract(open_handle, max_handles, appends_each, random.Random(seed))
     for check in (
@@ -59,7 +59,7 @@ class _Contract:
 
     @asynccontextmanager
     async def _handles(self, number: int) -> AsyncIterator[list[CommandLog]]:
-        """As many handles as asked for, the last one repeated if the store allows fewer."""
+        """Open so many handles; if the store allows fewer, the last one is repeated."""
         opened = [await self._open_handle() for _ in range(min(number, self._max_handles))]
         try:
             yield opened + [opened[-1]] * (number - len(opened))
@@ -130,7 +130,7 @@ class _Contract:
             _equal(appended.tail, [], "the tail must be empty if the log ends below `after` (L5)")
 
     async def many_writers_make_one_order_without_gaps(self) -> None:
-        """Writers through several handles, while readers follow: nobody ever sees a gap or a changed past."""
+        """Several handles append while readers follow: no reader may see a gap, or a command change."""
         async with self._handles(4) as handles:
             start = await _end(handles[0])
             writers = [
@@ -260,7 +260,7 @@ async def _end(log: CommandLog) -> int:
 
 
 async def _read_all(log: CommandLog, after: int) -> list[Logged]:
-    """The commands beyond `after`, in pages of whatever size the store likes."""
+    """The commands after `after`; the store chooses the size of a page."""
     commands: list[Logged] = []
     at = after
     while True:
@@ -273,7 +273,7 @@ async def _read_all(log: CommandLog, after: int) -> list[Logged]:
 
 
 async def _follow(log: CommandLog, after: int, until: int) -> list[Logged]:
-    """Follow as a replica does: wait, read from the last known command, compare it, go on."""
+    """Follow the log as a replica does: wait, read from the last known command on, and compare that command."""
     known = await log.read(after, 1)
     while known[-1][0] < until:
         await log.wait(known[-1][0], PATIENCE_S)
@@ -282,7 +282,7 @@ async def _follow(log: CommandLog, after: int, until: int) -> list[Logged]:
 
 
 def _joined(known: list[Logged], page: list[Logged]) -> list[Logged]:
-    """What is known, and the page that begins with the last of it."""
+    """The known commands, extended by a page that begins with the last of them."""
     _equal(page[:1], known[-1:], "a page must begin with the command at `after`, unchanged (L5)")
     sequences = [sequence for sequence, _ in page]
     _equal(

@@ -1,4 +1,4 @@
-"""The contract checks for plug-in authors, in one place: run them against a store of your own."""
+"""The contract checks for authors of plug-ins, in one place: run them on your own store."""
 
 from lakestream.testing.command_log_contract import check_command_log
 from lakestream.testing.wal_contract import check_wal

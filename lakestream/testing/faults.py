@@ -1,16 +1,16 @@
-"""Stores that lie: what a broker sees of a command log and a WAL through a bad network, seeded.
+"""Faulty stores: a command log and a WAL as a broker sees them through a bad network, with faults drawn from a seed.
 
-An operation is a request that travels to the store, takes effect there, and an answer that travels back. All of that
-happens outside of the broker's process, so that what was sent takes effect even if its sender is paused or dead by
-then. Each request draws its fate:
+A request travels to the store and takes effect there, and an answer travels back. All of this happens outside of the
+broker's process: a request that was sent takes effect even if its sender is paused or dead by then. The fate of each
+request is drawn; the right column shows the error that the sender gets:
 
-    REFUSED         the store says no before anything happened                     Retry, every other time NoRoom
-    REQUEST_LOST    it never arrives                                               Unknown, after a while
-    ANSWER_LOST     it took effect, but nobody hears of it                         Unknown, after a while
-    LATE            it takes effect long after the sender has given up hope        Unknown, after a while
-    SLOW            it takes effect late, and the answer comes
-    CRASH_BEFORE    the sender dies having sent it; it may still take effect
-    CRASH_AFTER     it takes effect and the sender dies before the answer
+    REFUSED         the store refuses the request, which has no effect             Retry, every other time NoRoom
+    REQUEST_LOST    the request never arrives                                      Unknown, after `patience_s`
+    ANSWER_LOST     the request takes effect, the answer is lost                   Unknown, after `patience_s`
+    LATE            the request takes effect after the sender has given up         Unknown, after `patience_s`
+    SLOW            the request takes effect late, and the answer arrives
+    CRASH_BEFORE    the sender dies after sending; the request may take effect
+    CRASH_AFTER     the request takes effect, and the sender dies before the answer
 """
 
 import asyncio
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Fate(IntEnum):
-    """What becomes of one request."""
+    """What happens to one request."""
 
     FINE = 0
     REFUSED = 1
@@ -41,8 +41,8 @@ class Fate(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """How likely each fate is, for one kind of store, and how long things take."""
+class StoreFaults:
+    """The probability of each fate, for one kind of store, and the times in seconds."""
 
     latency_s: tuple[float, float] = (0.0005, 0.005)
     refused: float = 0.0
@@ -53,10 +53,10 @@ class Faults:
     crash_before: float = 0.0
     crash_after: float = 0.0
     patience_s: float = 0.5
-    """After how long a lost answer shows as Unknown."""
+    """The time after which a lost answer raises Unknown."""
     late_s: tuple[float, float] = (0.6, 6.0)
     hint_lost: float = 0.0
-    """How often a wake-up does not come (L11)."""
+    """The probability that a waiting reader is not woken (L11)."""
 
     def draw(self, chance: Random) -> Fate:
         weights = (
@@ -71,18 +71,18 @@ class Faults:
         return Fate.FINE
 
 
-NO_FAULTS = Faults()
+NO_FAULTS = StoreFaults()
 
 
 class Link:
-    """The way from one broker's process to one store. `crash` kills the broker."""
+    """The network between one broker's process and one store. `crash` kills the broker."""
 
     def __init__(
-        self, loop: SimulatedLoop, process: Process, chance: Random, faults: Faults, crash: Callable[[], None]
+        self, loop: SimulatedLoop, process: Process, chance: Random, faults: StoreFaults, crash: Callable[[], None]
     ) -> None:
         self.faults = faults
         self.cut = False
-        """A cut link refuses new requests and loses those under way."""
+        """A cut link refuses new requests and loses the requests under way."""
         self.under_way = 0
         self._full = False
         self._loop = loop
@@ -91,15 +91,15 @@ class Link:
         self._crash = crash
 
     async def call(self, effect: Callable[[], T]) -> T:
-        """Send a request whose arrival does `effect`; returns or raises what comes back."""
+        """Send a request that runs `effect` when it arrives; returns its result or raises its error."""
         fate = self.faults.draw(self._chance)
         answer: asyncio.Future[T | LakestreamError] = self._loop.create_future()
         if self.cut:
-            self._later(self._delay(), answer_with, answer, Retry("the link is cut"))
+            self._later(self._delay(), set_answer, answer, Retry("the link is cut"))
         elif fate is Fate.REFUSED:
             self._full = not self._full
             refusal = NoRoom("the store is full") if self._full else Retry("refused by the store")
-            self._later(self._delay(), answer_with, answer, refusal)
+            self._later(self._delay(), set_answer, answer, refusal)
         else:
             self._send(fate, effect, answer)
         result = await answer
@@ -114,7 +114,7 @@ class Link:
             self.under_way += 1
             self._later(delay, self._arrive, effect, None if lost else answer, fate)
         if lost:
-            self._later(self.faults.patience_s, answer_with, answer, Unknown("no answer from the store"))
+            self._later(self.faults.patience_s, set_answer, answer, Unknown("no answer from the store"))
         if fate is Fate.CRASH_BEFORE:
             self._crash()
 
@@ -136,36 +136,36 @@ class Link:
             self._later(self._delay(), self._return, answer, result)
 
     def _return(self, answer: "asyncio.Future[T | LakestreamError]", result: T | LakestreamError) -> None:
-        answer_with(answer, Unknown("the link broke") if self.cut else result)
+        set_answer(answer, Unknown("the link broke") if self.cut else result)
 
     def _delay(self) -> float:
         return self._chance.uniform(*self.faults.latency_s)
 
     def _later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> None:
-        self._loop.call_later(delay_s, callback, *arguments, context=self._loop.outside.context)
+        self._loop.call_later(delay_s, callback, *arguments, context=self._loop.environment.context)
 
-    def hint_comes(self) -> bool:
+    def wakes_up(self) -> bool:
         return self._chance.random() >= self.faults.hint_lost
 
 
-def answer_with(answer: "asyncio.Future[T | LakestreamError]", result: T | LakestreamError) -> None:
+def set_answer(answer: "asyncio.Future[T | LakestreamError]", result: T | LakestreamError) -> None:
     if not answer.done():
         answer.set_result(result)
 
 
-def at_once(operation: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits: what a memory store does when a request arrives."""
+def run_without_waiting(operation: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits, as those of a store in memory."""
     try:
         operation.send(None)
     except StopIteration as stop:
         result: T = stop.value
         return result
     operation.close()
-    raise RuntimeError("a store in memory has to answer at once")
+    raise RuntimeError("a store in memory must not wait")
 
 
 class FaultyLog:
-    """interfaces.CommandLog as one broker sees it through a link."""
+    """A CommandLog as one broker sees it through a link."""
 
     def __init__(self, store: CommandLog, link: Link) -> None:
         self._store = store
@@ -173,32 +173,32 @@ class FaultyLog:
 
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
         sent = list(commands)
-        return await self.link.call(lambda: at_once(self._store.append(sent, after)))
+        return await self.link.call(lambda: run_without_waiting(self._store.append(sent, after)))
 
     async def read(self, after: int, limit: int) -> list[Logged]:
-        return await self.link.call(lambda: at_once(self._store.read(after, limit)))
+        return await self.link.call(lambda: run_without_waiting(self._store.read(after, limit)))
 
     async def wait(self, after: int, timeout_s: float) -> None:
-        if not self.link.cut and self.link.hint_comes():
+        if not self.link.cut and self.link.wakes_up():
             await self._store.wait(after, timeout_s)
         else:
             await asyncio.sleep(timeout_s)
 
     async def save_checkpoint(self, note: CheckpointNote) -> None:
-        await self.link.call(lambda: at_once(self._store.save_checkpoint(note)))
+        await self.link.call(lambda: run_without_waiting(self._store.save_checkpoint(note)))
 
     async def checkpoints(self) -> list[CheckpointNote]:
-        return await self.link.call(lambda: at_once(self._store.checkpoints()))
+        return await self.link.call(lambda: run_without_waiting(self._store.checkpoints()))
 
     async def truncate(self, through: int) -> None:
-        await self.link.call(lambda: at_once(self._store.truncate(through)))
+        await self.link.call(lambda: run_without_waiting(self._store.truncate(through)))
 
     async def close(self) -> None:
         pass
 
 
 class FaultyWal:
-    """interfaces.Wal as one broker sees it through a link."""
+    """A Wal as one broker sees it through a link."""
 
     def __init__(self, store: Wal, link: Link, linger_ms: int = 0) -> None:
         self.linger_ms = linger_ms
@@ -207,18 +207,18 @@ class FaultyWal:
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         whole = [b"".join(parts)]
-        await self.link.call(lambda: at_once(self._store.put(key, whole)))
+        await self.link.call(lambda: run_without_waiting(self._store.put(key, whole)))
 
     async def read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytearray]:
         wanted = list(ranges)
-        return await self.link.call(lambda: at_once(self._store.read(key, wanted)))
+        return await self.link.call(lambda: run_without_waiting(self._store.read(key, wanted)))
 
     async def list(self, prefix: str, after: str = "", limit: int = 0) -> list[StoredObject]:
-        return await self.link.call(lambda: at_once(self._store.list(prefix, after, limit)))
+        return await self.link.call(lambda: run_without_waiting(self._store.list(prefix, after, limit)))
 
     async def delete(self, keys: Sequence[str]) -> None:
         gone = [*keys]
-        await self.link.call(lambda: at_once(self._store.delete(gone)))
+        await self.link.call(lambda: run_without_waiting(self._store.delete(gone)))
 
     async def close(self) -> None:
         pass

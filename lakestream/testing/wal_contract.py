@@ -1,10 +1,10 @@
-"""What every WAL has to do, as a check for the authors of one. It raises AssertionError with what is wrong.
+"""The contract of `Wal` as a check for authors of a WAL. It raises AssertionError with the rule that is broken.
 
-    async def make() -> Wal: return MyWal("some place")
+    async def make() -> Wal: return MyWal("some folder")
     await check_wal(make, persistent=True)
 
-`make` is called several times and has to lead to the same place each time, if that place outlives a `close`. The check
-writes and deletes only below the key prefix it is given.
+If the stored objects outlive a `close`, each call of `make` has to open the same store. The check writes and deletes
+only below its key prefix.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ RACERS = 8
 
 
 async def check_wal(make: MakeWal, *, persistent: bool = True, prefix: str = "check-wal") -> None:
-    """Run all checks. `persistent`: whether what was put is there for the next one that `make` gives."""
+    """Run all checks. `persistent`: objects are still there after a `close` and the next `make`."""
     wal = await make()
     assert wal.linger_ms >= 0, "linger_ms must not be negative"
     try:
@@ -28,7 +28,7 @@ async def check_wal(make: MakeWal, *, persistent: bool = True, prefix: str = "ch
             try:
                 await check(wal, f"{prefix}/{title}")
             except LakestreamError as error:
-                raise AssertionError(f"{title.replace('_', ' ')}: not so, the WAL raised {error!r}") from error
+                raise AssertionError(f"{title.replace('_', ' ')}: the WAL raised {error!r} instead") from error
         left = [stored.key for stored in await wal.list(prefix + "/")]
         await wal.delete(left)
         assert not await wal.list(prefix + "/"), "objects are listed after they were deleted"
@@ -109,7 +109,7 @@ async def _lists_are_in_order_and_by_prefix(wal: Wal, at: str) -> None:
 
 
 async def _lists_begin_behind_a_key(wal: Wal, at: str) -> None:
-    """Of keys as ours are: numbers and letters between strokes."""
+    """Keys have the form of WAL objects' keys: numbers and letters between slashes."""
     keys = [f"{at}/{member}/{number:05d}" for member in (0, 1, 10, 2) for number in (3, 1, 20)]
     await asyncio.gather(*(wal.put(key, [b"x"]) for key in keys))
     for after in ("", f"{at}/1/00003", f"{at}/1/00004", f"{at}/1/~", f"{at}/3/00001", f"{at}/~"):
@@ -134,7 +134,7 @@ async def _delete_forgives(wal: Wal, at: str) -> None:
 
 
 async def _puts_and_deletes_do_not_disturb_each_other(wal: Wal, at: str) -> None:
-    """Keys share their directory, which a WAL in a folder may want to remove when it is empty."""
+    """The keys share a directory, which a WAL in a folder may remove when it is empty."""
 
     async def come_and_go(number: int) -> None:
         for turn in range(5):
@@ -201,7 +201,7 @@ async def _expect(kind: type[Exception], call: Awaitable[object], what: str) -> 
 
 
 def _pattern(size: int, seed: int = 0) -> bytes:
-    """Bytes that are nowhere the same at the same place for another seed, nor repeat within a page."""
+    """Bytes that differ at every place from those of another seed, and do not repeat within a page."""
     block = b"".join((seed * 1_000_003 + number).to_bytes(4, "big") for number in range(4099))
     return (block * (size // len(block) + 1))[:size]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyiceberg.expressions import EqualTo
 
-from lakestream.data.tables.iceberg.other_catalog import CatalogAddress
+from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogAddress
 from lakestream.errors import Unknown
 from lakestream.pipeline.care.repair import repair
 from tests.support.care_cluster import care_jobs, quiet
@@ -51,7 +51,7 @@ async def test_a_table_in_another_clusters_catalog_is_taken_care_of(world: Outsi
     await jobs.optimize(stream.topic.id, quiet, asked=True)
     assert (await jobs.expire(stream.topic.id, 0)).figures["snapshots_left"] == 1
     await world.caretaker().remove_orphans(stream.topic.id, None, dry_run=False)
-    await world.pipeline.lander.delete_obsolete(0.0)
+    await world.pipeline.tables.delete_obsolete(0.0)
     assert world.offsets() == [(0, n) for n in range(20) if n not in (3, 12)]
     assert len(await world.values(stream)) == 18 and world.proven()
 
@@ -100,15 +100,15 @@ async def test_t7_a_commit_whose_answer_was_lost_is_looked_up(
     [stream] = await world.broker.topic("orders")
     await world.fill(stream)
     assert await world.land() == 0
-    outside = world.pipeline.lander._outside
-    assert outside is not None
-    commit = outside.catalog.commit
+    external = world.pipeline.tables.catalogs.external
+    assert external is not None
+    commit = external.catalog.commit
 
     def unanswered(*asked: Any) -> str:
         commit(*asked)
         raise Unknown("the connection broke")
 
-    monkeypatch.setattr(outside.catalog, "commit", unanswered)
+    monkeypatch.setattr(external.catalog, "commit", unanswered)
     await world.fill(stream)
     assert await world.land() == 0
     assert world.offsets() == [(0, n) for n in range(20)] and not world.pipeline.driver.freshness.setbacks

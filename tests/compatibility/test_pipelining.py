@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from lakestream.cli.client.connection import Connection, connect
+from lakestream.cli.client.connection import BrokerConnection, connect
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.process.ports import split_address
 from lakestream.protocol.kafka.messages.produce import (
@@ -23,20 +23,20 @@ TOPICS, REQUESTS = 30, 40
 
 
 @pytest.fixture
-async def connections(cluster: Cluster) -> AsyncIterator[list[Connection]]:
+async def connections(cluster: Cluster) -> AsyncIterator[list[BrokerConnection]]:
     opened = [await connect(*split_address(address, 9092), LIMIT_S) for address in cluster.kafka]
     yield opened
     for connection in opened:
         await connection.close()
 
 
-async def create(connection: Connection, topic: str) -> None:
+async def create(connection: BrokerConnection, topic: str) -> None:
     topics = [CreatableTopic(name=topic, num_partitions=1, replication_factor=1)]
     answer = await connection.call(CreateTopicsRequest(topics=topics, timeout_ms=5000), LIMIT_S)
     assert [one.error_code for one in answer.topics] == [0]
 
 
-async def produce(connection: Connection, topic: str, producer: int, sequence: int) -> PartitionProduceResponse:
+async def produce(connection: BrokerConnection, topic: str, producer: int, sequence: int) -> PartitionProduceResponse:
     record = Record(offset=0, timestamp=1_700_000_000_000, key=None, value=b"%d" % sequence, headers=())
     batch = encode_batch([record], producer_id=producer, producer_epoch=0, base_sequence=sequence)
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch)])
@@ -46,7 +46,7 @@ async def produce(connection: Connection, topic: str, producer: int, sequence: i
 
 
 async def test_a_topic_that_was_just_made_by_another_broker_gets_its_records_in_order(
-    connections: list[Connection], name: Callable[[], str]
+    connections: list[BrokerConnection], name: Callable[[], str]
 ) -> None:
     """The broker does not know the topic when the first request comes, and learns of it when some have come (L6)."""
     one, other = connections

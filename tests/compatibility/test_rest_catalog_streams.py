@@ -1,5 +1,6 @@
 """T13: what other engines may do to a stream's table through our catalog, judged by content."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -256,3 +257,23 @@ def test_t17_a_commit_that_was_made_before_is_a_success(inside: Insider, table: 
     answer = httpx.post(url, content=seen[0])
     assert answer.status_code == 200 and answer.json()["metadata-location"] == before
     assert inside.server.state.catalog.tables[ORDERS].location == before
+
+
+@pytest.mark.parametrize(("ahead_ms", "status"), [(3_700_000, 403), (3_500_000, 200)])
+def test_t13_a_snapshot_of_a_clock_that_is_far_ahead_is_refused(
+    inside: Insider, table: Table, ahead_ms: int, status: int
+) -> None:
+    """Nobody with a right clock could commit after it."""
+    current = table.current_snapshot()
+    assert current is not None
+    time_ms = int(time.time() * 1000) + ahead_ms
+    made = current.model_dump(by_alias=True, mode="json", exclude_none=True) | {
+        "snapshot-id": 77, "parent-snapshot-id": current.snapshot_id, "timestamp-ms": time_ms,
+        "sequence-number": table.metadata.last_sequence_number + 1,
+    }  # fmt: skip
+    answer = httpx.post(
+        f"{inside.server.uri}/v1/namespaces/streams/tables/orders",
+        json={"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": made}]},
+    )
+    assert answer.status_code == status, answer.text
+    assert ("an hour ahead" in answer.text) == (status == 403)

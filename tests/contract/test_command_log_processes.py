@@ -16,7 +16,7 @@ import pytest
 from lakestream.errors import Halted, Retry, Unknown
 from lakestream.interfaces import CommandLog, Logged
 from lakestream.metadata.stores import wire
-from lakestream.metadata.stores.owner import Owner, start_owner
+from lakestream.metadata.stores.owner import Owner
 from lakestream.metadata.stores.socket_client import SocketLog
 from lakestream.metadata.stores.sqlite import SqliteLog
 
@@ -84,6 +84,16 @@ class Writer:
             if line.endswith(b"\n"):  # a line cut by the kill may hold half a number
                 self.lines.append(line.decode().split())
                 self._more.set()
+
+
+async def start_owner(database: Path, socket_path: Path) -> asyncio.subprocess.Process:
+    """An owner that serves."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lakestream.metadata.stores.owner", str(database), str(socket_path)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None and await process.stdout.readline() == b"ready\n"
+    return process
 
 
 @contextlib.asynccontextmanager
@@ -193,11 +203,11 @@ async def test_a_stopped_client_does_not_stop_the_others_L15(tmp_path: Path) -> 
 async def a_greedy_client(path: Path) -> AsyncIterator[socket.socket]:
     """Asks for a large command two thousand times and reads no answer."""
     loop = asyncio.get_running_loop()
-    requests = [wire.frame(wire.Kind.READ, number, wire.encode_read(1, 1)) for number in range(1, 2000)]
+    requests = [wire.frame(wire.FrameKind.READ, number, wire.encode_read(1, 1)) for number in range(1, 2000)]
     with socket.socket(socket.AF_UNIX) as greedy:
         greedy.setblocking(False)
         await loop.sock_connect(greedy, str(path))
-        hello = wire.frame(wire.Kind.HELLO, 0, wire.encode_hello())
+        hello = wire.frame(wire.FrameKind.HELLO, 0, wire.encode_hello())
         sending = asyncio.create_task(loop.sock_sendall(greedy, hello + b"".join(requests)))
         yield greedy
         sending.cancel()
@@ -308,42 +318,17 @@ async def test_a_second_owner_of_the_file_is_told_who_holds_it(tmp_path: Path) -
             await SqliteLog.open(tmp_path / "log.db")
 
 
-async def test_the_owner_ends_when_its_parent_dies(tmp_path: Path) -> None:
-    parent = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        "import asyncio, sys\n"
-        "from lakestream.metadata.stores.owner import start_owner\n"
-        "async def main():\n"
-        "    owner = await start_owner(*sys.argv[1:])\n"
-        "    print(owner.pid, flush=True)\n"
-        "    await asyncio.sleep(60)\n"
-        "asyncio.run(main())",
-        *(str(tmp_path / "log.db"), str(tmp_path / "s")),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert parent.stdout is not None
-    int(await parent.stdout.readline())
-    await _kill(parent)
-    async with asyncio.timeout(10):
-        while True:  # the lock is free again
-            with contextlib.suppress(Retry):
-                await (await SqliteLog.open(tmp_path / "log.db")).close()
-                return
-            await asyncio.sleep(0.02)
-
-
 async def test_bad_bytes_on_the_socket_close_that_connection_only(tmp_path: Path) -> None:
     async with an_owner(tmp_path):
         log = await SocketLog.open(tmp_path / "s")
         chance = random.Random(3)
-        greeting = wire.frame(wire.Kind.HELLO, 0, wire.encode_hello())
+        greeting = wire.frame(wire.FrameKind.HELLO, 0, wire.encode_hello())
         for bad in (
             chance.randbytes(1000),
             b"\xff\xff\xff\xff",
             b"GET / HTTP/1.1\r\n\r\n",
-            wire.frame(wire.Kind.READ, 1, wire.encode_read(0, 1)),
-            wire.frame(wire.Kind.HELLO, 0, b"LKCL\x63\x00" + bytes(8)),
+            wire.frame(wire.FrameKind.READ, 1, wire.encode_read(0, 1)),
+            wire.frame(wire.FrameKind.HELLO, 0, b"LKCL\x63\x00" + bytes(8)),
             greeting + b"\x02\x00\x00\x00\x01",
         ):
             reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
@@ -353,13 +338,13 @@ async def test_bad_bytes_on_the_socket_close_that_connection_only(tmp_path: Path
                     pass
             writer.close()
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
-        writer.write(greeting + wire.frame(wire.Kind.APPEND, 7, b"\x00" * 8 + b"\xff" * 4))
+        writer.write(greeting + wire.frame(wire.FrameKind.APPEND, 7, b"\x00" * 8 + b"\xff" * 4))
         answers = wire.Frames(wire.MAX_ANSWER_BYTES)
         async with asyncio.timeout(5):
-            while not (frame := answers.next()) or frame.kind == wire.Kind.WELCOME:
+            while not (frame := answers.next()) or frame.kind == wire.FrameKind.WELCOME:
                 if frame is None:
                     answers.feed(await reader.read(65536))
-        assert (frame.kind, frame.request) == (wire.Kind.FAILED, 7)
+        assert (frame.kind, frame.request) == (wire.FrameKind.FAILED, 7)
         writer.close()
         assert (await log.append([b"fine"], 0)).first == 1
         await log.close()

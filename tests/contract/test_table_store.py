@@ -13,10 +13,10 @@ import pytest
 from lakestream.data.tables.files.parquet import FileWriter
 from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.manifests.files import NewFile
-from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.progress import OffsetRange
 from lakestream.data.tables.iceberg.topic_table import new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import DatedStore, FolderTableStore, TableStore, open_table_store
 from lakestream.errors import Exists, Missing, Rejected
 from tests.support.iceberg_tables import NOW_MS, TABLE_UUID, TOPIC_ID, make_rows
@@ -137,8 +137,8 @@ def test_a_table_is_committed_to_and_read_back(store: TableStore) -> None:
         data = sink.getvalue().to_pybytes()
         store.put(uri, data)
         file = NewFile(stats=replace(stats, bytes=len(data)))
-        table = committer.append(table, [file], [Range(0, start, start + 10)], now_ms=NOW_MS + start).table
-    files = RecentFiles(store)
+        table = committer.append(table, [file], [OffsetRange(0, start, start + 10)], now_ms=NOW_MS + start).table
+    files = SmallFiles(store)
     found = TableReader(store, files, ReadCaches(), lambda: table.metadata_location).read_rows(0, 0, 100, 10**6)
     assert found.rows.combine_chunks().equals(make_rows([(0, offset) for offset in range(100)]))
     files.close()

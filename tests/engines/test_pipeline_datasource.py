@@ -266,7 +266,7 @@ async def test_columns_that_somebody_added_to_the_table_are_there_and_null_in_th
     from lakestream.data.tables.iceberg.manifests.files import NewFile
     from lakestream.model.catalog.tables import CommitTables, TableChange
 
-    committer, catalog = world.pipeline.lander.committer, world.broker.replica.state.catalog
+    committer, catalog = world.pipeline.tables.format.committer, world.broker.replica.state.catalog
     found = catalog.tables["streams", "t"]
     table = committer.load(found.location)
     fields = [*table.metadata.schema["fields"], {"id": 100, "name": "note", "required": False, "type": "string"}]

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,7 +128,8 @@ async def test_records_land_through_spark_and_a_small_warm_round_is_quick(spark:
 
 
 def test_the_package_travels_to_executors_that_do_not_have_it_t18(tmp_path: Path) -> None:
-    pack_package(tmp_path)
+    with zipfile.ZipFile(pack_package(tmp_path)) as package:
+        assert {"lakestream/__init__.py", "lakestream/pipeline/landing/worker.py"} <= set(package.namelist())
     shipped = cloudpickle.dumps(_on_rows(land_task, [b"", b""], "lakestream-package.zip"))
     (tmp_path / "shipped").write_bytes(shipped)
     here = str(Path(lakestream.__file__).resolve().parent.parent)

@@ -9,17 +9,20 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyiceberg.expressions import BooleanExpression, EqualTo
+from pyiceberg.table import Table
 
 pytest.importorskip("pyiceberg")
 
 from lakestream.cli.verify import Brokers, verify
 from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.iceberg.topic_table import METADATA_VERSIONS
+from lakestream.lake.verify import topic
+from lakestream.lake.verify.plan import PlannedFile
 from lakestream.model.batches.records import Record
-from lakestream.model.catalog.landed import LandedRange
-from lakestream.model.catalog.tables import NoteRemoved
+from lakestream.model.catalog.landed import LandedRange, NoteRemoved
 from lakestream.model.commands import AdvanceLogStart
-from lakestream.pipeline.landing.freshness import ENABLED
+from lakestream.pipeline.tables.waiting import ENABLED
 from tests.support.forged_tables import TopicLake, all_rows
 from tests.support.iceberg_tables import OtherEngine
 from tests.support.verified_broker import TIME_MS, Checked, VerifyWorld, plain_records, verify_world
@@ -271,3 +274,24 @@ def test_a_topic_is_clean_while_records_land_and_are_deleted_beside_the_check(wo
         stop.set()
         thread.join(30)
     assert [one.findings for one in checks] == [[], [], []] and [one.code for one in checks] == [0, 0, 0]
+
+
+def test_a_check_that_takes_longer_than_metadata_files_are_kept_finds_nothing_wrong(
+    world: VerifyWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T11: landing goes on, and the metadata file that the check began with is deleted while it reads the rows."""
+    world.landed("long")
+    began, planned = world.location("long"), topic.plan
+
+    def plan(table: Table) -> list[PlannedFile]:
+        found = planned(table)
+        for _ in range(METADATA_VERSIONS + 1):
+            world.append("long", 0, plain_records(1, "later"))
+            world.land()
+        world.call(world.tables.delete_obsolete(600.0))
+        assert not world.path(began).exists()
+        return found
+
+    monkeypatch.setattr(topic, "plan", plan)
+    checked = world.verify("long")
+    assert checked.code == 0, checked.report

@@ -13,7 +13,7 @@ pytest.importorskip("pyiceberg")
 
 from lakestream.data.tables.files.file_stats import int_bound, long_bound
 from lakestream.data.tables.iceberg.manifests.files import NewFile, read_manifest_list
-from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Landed, pack_progress
+from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, LandedOffsets, pack_progress
 from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY
 from lakestream.model.batches.records import Record
 from lakestream.model.batches.wal_object import wal_key
@@ -194,7 +194,7 @@ def test_metadata_that_is_damaged_is_a_finding_and_the_tail_is_read_all_the_same
 def test_a_progress_that_disagrees_with_the_state_is_found(world: VerifyWorld) -> None:
     world.landed("progress")
     lake = TopicLake(world, "progress")
-    properties = {**lake.table.metadata.properties, PROGRESS_PROPERTY: pack_progress({0: Landed(99)})}
+    properties = {**lake.table.metadata.properties, PROGRESS_PROPERTY: pack_progress({0: LandedOffsets(99)})}
     forged = lake.table.metadata.replaced({"properties": properties})
     location = f"{lake.table.metadata.location}/metadata/99999-forged.metadata.json"
     lake.store.put(location, forged.encode())

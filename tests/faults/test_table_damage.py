@@ -13,7 +13,7 @@ from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import Corrupt, LakestreamError
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.model.streams import Stream
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from tests.support.broker_and_pipeline import TestPipeline, start_both, start_pipeline
 from tests.support.memory_broker import TestBroker, batch
 
@@ -42,7 +42,7 @@ class World:
 
     async def read(self) -> int:
         """How many bytes a broker that knows nothing yet serves."""
-        history = History(self.broker.replica, open_table_store(f"file://{self.folder}"))
+        history = HistoryReader(self.broker.replica, open_table_store(f"file://{self.folder}"))
         try:
             found = await history.read(self.stream, 0, 1 << 20, True)
             await history.find_time(self.stream, 1020, 0, self.stream.landed)
@@ -148,7 +148,7 @@ async def test_a_pipeline_that_cannot_read_a_tables_metadata_holds_the_topic_alo
 async def test_a_topic_whose_work_fails_in_an_unforeseen_way_does_not_stop_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committer = world.pipeline.lander._committer
+    committer = world.pipeline.tables.format.committer
     append = committer.append
 
     def stumble(table: object, *args: object, **more: object) -> object:
@@ -181,7 +181,7 @@ async def test_a_table_on_a_full_disk_waits_and_its_neighbour_does_not(world: Wo
 
 @pytest.mark.parametrize("ending", [".metadata.json", ".avro", ".parquet"])
 async def test_a_broker_serves_again_when_damaged_files_are_put_back(world: World, ending: str) -> None:
-    history = History(world.broker.replica, open_table_store(f"file://{world.folder}"))
+    history = HistoryReader(world.broker.replica, open_table_store(f"file://{world.folder}"))
     paths = [world.metadata_file()] if ending == ".metadata.json" else world.files(ending)
     for path in paths:
         garble(path)

@@ -179,7 +179,7 @@ def wanted(p: fetch.FetchPartition) -> fast_requests.Wanted:
 def test_fetch_responses_are_those_of_the_codec(version: int) -> None:
     for seed in range(ROUNDS):
         rng = Random(seed)
-        topics: list[tuple[fast_requests.Topic, list[fast_answers.Fetched]]] = [
+        topics: list[tuple[fast_requests.Topic, list[fast_answers.FetchedPartition]]] = [
             (rng.randbytes(16) if version >= 13 else f"topic-{t}", [fetched(rng, p) for p in range(rng.randrange(4))])
             for t in range(rng.randrange(4))
         ]
@@ -199,15 +199,15 @@ def test_fetch_responses_are_those_of_the_codec(version: int) -> None:
         assert b"".join(parts) == apis.encode_response(FETCH, version, CORRELATION_ID, expected)
 
 
-def fetched(rng: Random, index: int) -> fast_answers.Fetched:
+def fetched(rng: Random, index: int) -> fast_answers.FetchedPartition:
     aborted = rng.choice([None, [], [(1, 2)], [(rng.randrange(1 << 62), 9), (3, 4), (5, 6)]])
     records = [rng.randbytes(rng.choice([0, 1, 61, 128, 20_000])) for _ in range(rng.randrange(3))]
-    return fast_answers.Fetched(
+    return fast_answers.FetchedPartition(
         index, rng.choice([0, 1]), rng.randrange(1 << 62), 8, 7, records, aborted, rng.choice([-1, 2])
     )
 
 
-def partition_data(p: fast_answers.Fetched) -> fetch.PartitionData:
+def partition_data(p: fast_answers.FetchedPartition) -> fetch.PartitionData:
     aborted = p.aborted_transactions
     return fetch.PartitionData(
         partition_index=p.partition,
@@ -229,6 +229,6 @@ def named(topic: fast_requests.Topic, field: str) -> dict[str, Any]:
 
 def test_fetched_records_are_handed_on_without_a_copy() -> None:
     batch = memoryview(bytes(1000))
-    answer = fast_answers.Fetched(0, 0, 1, 1, 0, [batch, batch])
+    answer = fast_answers.FetchedPartition(0, 0, 1, 1, 0, [batch, batch])
     parts = fast_answers.encode_fetch_response(16, 1, 0, 0, 0, [(bytes(16), [answer])])
     assert [part is batch for part in parts] == [False, True, True, False]

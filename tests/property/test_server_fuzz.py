@@ -13,9 +13,9 @@ from lakestream.process.clock import SystemClock
 from lakestream.protocol.kafka.connections.calls import ProduceCall, RequestContext
 from lakestream.protocol.kafka.connections.connection import Connection
 from lakestream.protocol.kafka.connections.server import log
-from lakestream.protocol.kafka.connections.shared_board import Switchboard
+from lakestream.protocol.kafka.connections.shared_board import KafkaBoard
 from lakestream.protocol.serving.admission import Limits
-from lakestream.protocol.serving.client_warnings import Complaints
+from lakestream.protocol.serving.client_warnings import ClientWarnings
 from tests.support.toy_kafka_server import METADATA, metadata_request, produce_request, records_of, toy_server
 
 
@@ -66,13 +66,13 @@ async def tiny_metadata(context: RequestContext, _: Any) -> bytes:
     return struct.pack(">ii", 4, context.correlation_id)
 
 
-def make_board(produce: Any, limits: Limits) -> Switchboard:
-    board = Switchboard(
+def make_board(produce: Any, limits: Limits) -> KafkaBoard:
+    board = KafkaBoard(
         limits=limits,
         handlers={METADATA: tiny_metadata},
         produce=produce,
         unsupported_version=None,
-        complaints=Complaints(SystemClock(), log),
+        warnings=ClientWarnings(SystemClock(), log),
     )
     board.loop = asyncio.get_running_loop()
     return board
@@ -202,7 +202,7 @@ MUTATIONS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min
 def test_mutated_requests_never_hurt_the_next_client(mutations: list[tuple[int, int]], cut: int) -> None:
     async def run() -> None:
         server = toy_server()
-        address = await server.start("127.0.0.1", 0)
+        address = await server.start()
         sound = [metadata_request(1), produce_request(2, b"abc" * 20), produce_request(3, b""), metadata_request(4)]
         requests = bytearray(b"".join(sound))
         for position, byte in mutations:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lakestream.model.reasons import No, Stranger
+from lakestream.model.reasons import No, NotInTurn
 from lakestream.model.state import dump, load
 from tests.support.places import GOLDEN
 from tests.support.random_commands import commands, fold, normal_kind
@@ -56,7 +56,7 @@ def test_an_old_log_folds_to_the_outcomes_it_had(old: Golden) -> None:
     accepted = {
         normal_kind(command)
         for command, outcome in zip(made, outcomes, strict=True)
-        if not isinstance(outcome, No | Stranger | Exception)
+        if not isinstance(outcome, No | NotInTurn | Exception)
     }
     assert accepted == old.kinds
 

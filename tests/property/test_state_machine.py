@@ -14,7 +14,7 @@ from lakestream.errors import Corrupt, Halted
 from lakestream.model.commands import APPEND, ENVELOPE, Noop, RaiseLevel, Register, encode, pack
 from lakestream.model.levels import FIRST, NEWEST
 from lakestream.model.members import STORED
-from lakestream.model.reasons import No, Reason, Stranger
+from lakestream.model.reasons import No, NotInTurn, Reason
 from lakestream.model.stamped_append import STAMPED_APPEND
 from lakestream.model.state import CHECKPOINT, State, apply, dump, load
 from tests.support.places import ROOT
@@ -97,10 +97,10 @@ def test_a_refusal_moves_only_the_proposers_number_L2(seed: int) -> None:
         command = source.next(state)
         before = parts(state)
         outcome = apply(state, sequence, command)
-        if isinstance(outcome, No | Stranger):
+        if isinstance(outcome, No | NotInTurn):
             refused += 1
             member = ENVELOPE.unpack_from(command)[2]
-            stranger = isinstance(outcome, Stranger)
+            stranger = isinstance(outcome, NotInTurn)
             left = without_proposer(before, member, sequence_only=stranger)
             assert without_proposer(parts(state), member, sequence_only=stranger) == left, outcome
     assert refused
@@ -140,7 +140,7 @@ def test_any_bytes_are_a_command_of_a_stranger_or_refused_or_unknown(seed: int, 
         assert level <= state.level and kind not in KINDS
         assert parts(state) == before
         return
-    if isinstance(outcome, Stranger):
+    if isinstance(outcome, NotInTurn):
         after = parts(state)
         assert after[SEQUENCE] == before[SEQUENCE] + 1 and after[1:] == before[1:]
     else:
@@ -194,7 +194,7 @@ def test_every_kind_is_drawn_and_applied() -> None:
     for seed in range(30):
         made = commands(seed, 600)
         for command, outcome in zip(made, fold(made)[1], strict=True):
-            if not isinstance(outcome, No | Stranger | Halted):
+            if not isinstance(outcome, No | NotInTurn | Halted):
                 accepted.add(normal_kind(command))
     assert accepted >= DRAWN
 
@@ -215,4 +215,4 @@ def test_a_noop_fills_its_number_once_L1() -> None:
     member = state.members.live()[0]
     command = encode(FIRST, Noop.KIND, member.id, member.epoch, member.last_n + 1, pack(Noop()))
     assert apply(state, state.sequence + 1, command) is None
-    assert isinstance(apply(state, state.sequence + 1, command), Stranger)
+    assert isinstance(apply(state, state.sequence + 1, command), NotInTurn)

@@ -16,9 +16,10 @@ from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.batches.wal_object import parse_wal_key
 from lakestream.model.commands import CreateTopic, Register
 from lakestream.model.levels import NEWEST
-from lakestream.stream.appender import Answer, Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits
+from lakestream.stream.submissions import AppendAnswer, Submission
 from lakestream.testing.simulation.event_loop import SimClock, SimulatedLoop, run
 
 
@@ -38,10 +39,10 @@ class SlowWal(MemoryWal):
         await super().put(key, parts)
 
 
-def submit_to(streams: list[int], plan: dict[int, tuple[float, bool]]) -> list[Answer]:
+def submit_to(streams: list[int], plan: dict[int, tuple[float, bool]]) -> list[AppendAnswer]:
     """One tick for each stream named, all under way at once; then one more for the first, when all is over."""
 
-    async def main(loop: SimulatedLoop) -> list[Answer]:
+    async def main(loop: SimulatedLoop) -> list[AppendAnswer]:
         clock, wal = SimClock(loop), SlowWal(plan)
         replica = Replica(MemoryLog(MemoryLogStore()), wal, clock, 0)
         about = Register(b"", "", "broker", "host", 1, "", 1, NEWEST)
@@ -49,7 +50,7 @@ def submit_to(streams: list[int], plan: dict[int, tuple[float, bool]]) -> list[A
         await Membership(replica, clock, Random(1), about, Timing()).join()
         await replica.propose(CreateTopic("t", bytes(16), 2, 1, {}))
         appender = Appender(replica, wal, Cache(1 << 20), clock, AppendLimits(uploads=8))
-        answers: list[Answer] = []
+        answers: list[AppendAnswer] = []
 
         def submit(stream: int) -> None:
             row = (stream, 1, 70, 0, -1, -1, -1)
@@ -67,7 +68,7 @@ def submit_to(streams: list[int], plan: dict[int, tuple[float, bool]]) -> list[A
     return run(main, 1)
 
 
-def failed(answer: Answer) -> bool:
+def failed(answer: AppendAnswer) -> bool:
     return isinstance(answer, LakestreamError)
 
 
@@ -115,7 +116,7 @@ def test_a_tick_whose_command_was_given_up_fails_what_its_streams_have_under_way
         await replica.propose(CreateTopic("t", bytes(16), 2, 1, {}))
         limits = AppendLimits(uploads=8, write_timeout_s=60.0)
         appender = Appender(replica, wal, Cache(1 << 20), clock, limits)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, AppendAnswer] = {}
 
         def submit(name: str, stream: int) -> None:
             row = (stream, 1, 70, 0, -1, -1, -1)

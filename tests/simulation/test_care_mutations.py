@@ -16,16 +16,17 @@ from lakestream.model.state import State
 from lakestream.model.topics import Topic
 from lakestream.pipeline.care import accounts, caretaker, jobs
 from lakestream.pipeline.care.caretaker import Caretaker
-from lakestream.pipeline.care.jobs import Result
 from lakestream.pipeline.care.kept_rows import keep_from
 from lakestream.pipeline.care.orphans import Orphans
 from lakestream.pipeline.care.requests import CareRequests
-from lakestream.pipeline.care.unused_since import Leftovers
-from lakestream.pipeline.landing.lander import Lander
+from lakestream.pipeline.care.results import Result
+from lakestream.pipeline.landing.sweeper import Sweeper
+from lakestream.pipeline.tables.iceberg_format import IcebergFormat
+from lakestream.pipeline.tables.unused_files import UnusedFiles
 from lakestream.testing.lake.pipeline_node import PipelineClasses, QuickDriver, TrustingJobs
 from tests.simulation.noticing import BAD, OTHERS, first_violation
 
-READ = "somebody may still read it"
+READ = "a reader may still need it"
 
 
 class GivesNoGrace(QuickDriver):
@@ -39,7 +40,7 @@ def test_files_that_go_before_their_readers_are_noticed_T11() -> None:
 
 
 def test_what_another_pipeline_let_go_just_now_is_not_swept_T11(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leftovers, "due", lambda _self, _topic, _search, found, _grace: list(found))
+    monkeypatch.setattr(UnusedFiles, "due", lambda _self, _topic, _search, found, _grace: list(found))
     assert READ in first_violation(("crash between any two steps", "everything"))
 
 
@@ -47,7 +48,8 @@ class JudgesOrphansFirst(Caretaker):
     """Breaks T12: looks what the table needs, and only then what lies there."""
 
     async def remove_orphans(self, topic_id: bytes, older_than_ms: int | None, *, dry_run: bool) -> Result:
-        off, store, location = self._lander.off, self._lander.store, self._bound(topic_id).location
+        files, location = self._tables.files, self._bound(topic_id).location
+        off, store = files.off, files.store
         known = await off(lambda: reachable(store, location, TableMetadata.parse(store.get(location))))
         await asyncio.sleep(0.5)
         listed = await off(store.list, f"{root_of(location)}/")
@@ -60,7 +62,7 @@ def test_orphans_that_are_judged_before_the_fold_are_noticed_T12() -> None:
     assert "its table needs it" in said or "without all its files" in said or READ in said
 
 
-class NeverSweeps(Lander):
+class NeverSweeps(Sweeper):
     """Breaks T12: what failed rounds left stays for ever."""
 
     async def sweep_table(self, topic_id: bytes, grace_s: float = 0.0) -> int:
@@ -69,13 +71,13 @@ class NeverSweeps(Lander):
 
 def test_what_is_never_swept_nor_found_is_noticed_C10(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caretaker, "judge_orphans", lambda *_, **__: Orphans((), (), {}))
-    assert "not removed" in first_violation(BAD, pipeline=PipelineClasses(lander=NeverSweeps))
+    assert "not removed" in first_violation(BAD, pipeline=PipelineClasses(sweeper=NeverSweeps))
 
 
 class NeverLooksForUnborn(Caretaker):
     """Breaks C10: the first file of a table that its maker died with stays for ever."""
 
-    async def remove_unborn(self) -> int:
+    async def remove_unbound(self) -> int:
         return 0
 
 
@@ -89,7 +91,7 @@ def test_retention_that_takes_too_much_is_noticed_T21(monkeypatch: pytest.Monkey
         return {partition: first + 1 for partition, first in keep_from(state, topic).items()}
 
     monkeypatch.setattr(caretaker, "keep_from", more)
-    assert "nobody wanted to go" in first_violation(("calm", "paused"))
+    assert "without a reason" in first_violation(("calm", "paused"))
 
 
 def test_rows_that_outlive_their_retention_are_noticed_T21(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +108,7 @@ class SkipsAFile(TrustingJobs):
 
 def test_a_delete_that_skips_rows_is_noticed_T14() -> None:
     said = first_violation(("calm", *OTHERS), pipeline=PipelineClasses(jobs=SkipsAFile))
-    assert "said to be deleted" in said
+    assert "reported as done" in said
 
 
 def test_removed_rows_that_are_not_noted_are_noticed_T16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,16 +121,16 @@ def test_what_others_removed_and_nobody_noted_is_noticed_T16(monkeypatch: pytest
     assert "the state accounts for" in first_violation(OTHERS, first=5)
 
 
-class ExpiresBeforeItAccounts(Lander):
+class ExpiresBeforeItAccounts(IcebergFormat):
     """Breaks T16: lets snapshots go that were not compared."""
 
-    def unaccounted(self, topic_id: bytes, table: Table) -> frozenset[int]:
+    def protected(self, topic_id: bytes, table: Table) -> frozenset[int]:
         return frozenset()
 
 
 def test_an_expiry_before_the_accounts_is_noticed_T16() -> None:
-    said = first_violation(OTHERS, pipeline=PipelineClasses(lander=ExpiresBeforeItAccounts), first=5)
-    assert "nobody destroyed it" in said
+    said = first_violation(OTHERS, pipeline=PipelineClasses(table_format=ExpiresBeforeItAccounts), first=5)
+    assert "no snapshot was lost" in said
 
 
 class Deaf(CareRequests):

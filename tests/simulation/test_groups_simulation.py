@@ -51,7 +51,7 @@ class World:
     async def step(self) -> None:
         self.clock.now += STEP_S
         for broker in self.live:
-            broker.groups.rooms.tick()
+            broker.groups.coordinated.tick()
         due = [waiter for at, waiter in self.sleepers if at <= self.clock.now]
         self.sleepers = [one for one in self.sleepers if one[1] not in due]
         for waiter in due:

@@ -12,11 +12,11 @@ from lakestream.errors import Retry, Unknown
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
+from lakestream.model.append_rows import AppendRow, pack_append
 from lakestream.model.batches.wal_object import HEADER_BYTES, header, lay_out, tick_tail, wal_key
 from lakestream.model.commands import AdvanceLogStart, AllocateProducerId, CreateTopic, Register
 from lakestream.model.levels import NEWEST
 from lakestream.model.state import dump
-from lakestream.model.streams import AppendRow, pack_append
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader

@@ -12,8 +12,8 @@ pytest.importorskip("pyarrow")
 
 from lakestream.data.tables.files.file_stats import FileStats
 from lakestream.data.tables.iceberg import committer
-from lakestream.data.tables.iceberg.committer import Commit
-from lakestream.data.tables.iceberg.progress import Landed
+from lakestream.data.tables.iceberg.commit import Commit
+from lakestream.data.tables.iceberg.progress import LandedOffsets
 from lakestream.data.tables.iceberg.reachable_files import reachable_from
 from lakestream.errors import LakestreamError, Unknown
 from lakestream.model.catalog import tables
@@ -21,12 +21,12 @@ from lakestream.model.catalog.landed import LandedRange
 from lakestream.model.catalog.names import root_of
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
-from lakestream.pipeline.care import sweep
-from lakestream.pipeline.care.sweep import candidates
-from lakestream.pipeline.landing import lander
+from lakestream.pipeline.landing import lander, round_names
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import TopicWork
-from lakestream.stream.history import History
+from lakestream.pipeline.landing.round_names import candidates
+from lakestream.pipeline.landing.sweeper import Sweeper
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.reader import Reader
 from lakestream.testing.lake import pipeline_node
 from lakestream.testing.lake.pipeline_node import PipelineClasses, QuickDriver
@@ -40,10 +40,10 @@ LONG_S = (6.0,)
 class OverwritesWhatItDidNotSee(Lander):
     """Breaks T7: swaps the pointer whatever it is by then."""
 
-    async def _swap(self, topic: Topic, commit: Commit, landed: list[LandedRange], epoch: int) -> Any:
+    async def _commit(self, topic: Topic, commit: Commit, epoch: int) -> Any:
         bound = self._replica.state.catalog.of_topic(topic.id)
         assert bound is not None
-        return await super()._swap(topic, dataclasses.replace(commit, base=bound.location), landed, epoch)
+        return await super()._commit(topic, dataclasses.replace(commit, base=bound.location), epoch)
 
 
 def test_a_commit_without_its_premise_is_noticed_T7() -> None:
@@ -70,14 +70,14 @@ def test_a_rewrite_over_what_others_deleted_is_noticed_T8(monkeypatch: pytest.Mo
 class TakesSilenceForANo(Lander):
     """Breaks T7: a commit without an answer in time counts as lost, and its files go at once."""
 
-    async def _swap(self, topic: Topic, commit: Commit, landed: list[LandedRange], epoch: int) -> Any:
+    async def _commit(self, topic: Topic, commit: Commit, epoch: int) -> Any:
         try:
-            return await asyncio.wait_for(super()._swap(topic, commit, landed, epoch), 0.1)
+            return await asyncio.wait_for(super()._commit(topic, commit, epoch), 0.1)
         except TimeoutError:
             raise Unknown("no answer") from None
 
-    async def _commit(self, work: TopicWork, files: Sequence[FileStats], epoch: int) -> Any:
-        failed, _ = await super()._commit(work, files, epoch)
+    async def _land(self, work: TopicWork, files: Sequence[FileStats], epoch: int) -> Any:
+        failed, _ = await super()._land(work, files, epoch)
         return failed, True
 
 
@@ -86,7 +86,7 @@ def test_files_that_are_deleted_on_an_unknown_answer_are_noticed_T7() -> None:
     assert "its table needs it" in said or "without all its files" in said
 
 
-class SweepsFromAnOldState(Lander):
+class SweepsFromAnOldState(Sweeper):
     """Breaks T12: looks what the table needs, and only then what lies there."""
 
     async def sweep_table(self, topic_id: bytes, grace_s: float = 0.0) -> int:
@@ -94,23 +94,24 @@ class SweepsFromAnOldState(Lander):
         if bound is None:
             return 0
         try:
-            known = await self.off(reachable_from, self._store, bound.location)
+            files = self._tables.files
+            known = await files.off(reachable_from, files.store, bound.location)
             await asyncio.sleep(0.5)
-            found = await self.off(self._store.list, f"{root_of(bound.location)}/data/")
+            found = await files.off(files.store.list, f"{root_of(bound.location)}/data/")
             suspects = candidates([uri for uri, _ in found], self._replica.state)
-            await self.off(self._store.delete, [uri for uri in suspects if uri not in known])
+            await files.off(files.store.delete, [uri for uri in suspects if uri not in known])
         except LakestreamError:
             return 0
         return 1
 
 
 def test_a_sweep_that_judges_before_it_folds_is_noticed_T12() -> None:
-    said = first_violation(("calm", *BAD), pipeline=PipelineClasses(lander=SweepsFromAnOldState))
+    said = first_violation(("calm", *BAD), pipeline=PipelineClasses(sweeper=SweepsFromAnOldState))
     assert "its table needs it" in said
 
 
 def test_a_sweep_of_rounds_that_are_not_over_is_noticed_T12(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "is_over", lambda *_: True)
+    monkeypatch.setattr(round_names, "is_over", lambda *_: True)
     monkeypatch.setattr(pipeline_node, "SLOW_S", LONG_S)
     said = first_violation(BAD, first=12)
     assert "without all its files" in said or "its table needs it" in said
@@ -129,7 +130,7 @@ def test_a_round_that_is_called_over_too_early_is_noticed_T12(monkeypatch: pytes
     assert "without all its files" in said or "its table needs it" in said
 
 
-class FollowsOurOwnCommitsOnly(History):
+class FollowsOurOwnCommitsOnly(HistoryReader):
     """Breaks C7: what others commit is not seen before the next landing."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -148,14 +149,16 @@ class FollowsOurOwnCommitsOnly(History):
 
 def test_history_out_of_a_stale_snapshot_is_noticed_C7() -> None:
     said = first_violation(OTHERS, Classes(history=FollowsOurOwnCommitsOnly))
-    assert "as it was before command" in said or "lost bytes" in said
+    assert "with its value before command" in said or "lost bytes" in said
 
 
 class LeavesAFileOut(Lander):
     """Breaks C1: lands a range without all of its rows."""
 
-    async def _prepare(self, table: Any, work: TopicWork, files: Sequence[FileStats]) -> Any:
-        return await super()._prepare(table, work, files[1:])
+    async def _plan(
+        self, table: Any, work: TopicWork, files: Sequence[FileStats], landed: Sequence[LandedRange]
+    ) -> Any:
+        return await super()._plan(table, work, files[1:], landed)
 
 
 def test_a_landing_that_skips_rows_is_noticed() -> None:
@@ -172,7 +175,7 @@ class LandsWhateverLanded(Lander):
 def test_a_range_that_lands_twice_is_noticed_T7(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "landing_problem", lambda *_: None)
     def whatever_landed(progress: Any, ranges: Any) -> Any:
-        return {**progress, **{one.partition: Landed(one.end) for one in ranges}}
+        return {**progress, **{one.partition: LandedOffsets(one.end) for one in ranges}}
 
     monkeypatch.setattr(committer, "advance", whatever_landed)
     said = first_violation(("calm", "paused"), pipeline=PipelineClasses(lander=LandsWhateverLanded))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lakestream.testing.faults import Faults, Link
+from lakestream.testing.faults import Link, StoreFaults
 from lakestream.testing.simulation import event_loop
 from lakestream.testing.simulation.event_loop import Process, SimClock, SimulatedLoop, SimulationError, run
 from lakestream.testing.simulation.threads import wait_for
@@ -129,7 +129,7 @@ def test_a_process_that_was_killed_leaves_its_requests_behind() -> None:
 
     async def main(loop: SimulatedLoop) -> None:
         victim = Process("victim", loop)
-        link = Link(loop, victim, event_loop.Random(1), Faults(latency_s=(1.0, 1.0)), victim.kill)
+        link = Link(loop, victim, event_loop.Random(1), StoreFaults(latency_s=(1.0, 1.0)), victim.kill)
         victim.start(link.call(lambda: happened.append(loop.time())))
         await asyncio.sleep(0.5)
         victim.kill()
@@ -219,5 +219,5 @@ def test_what_work_in_a_thread_raises_is_raised_where_it_is_awaited() -> None:
             await asyncio.to_thread(lambda: 1 / 0)
 
     run(main, 1)
-    with pytest.raises(RuntimeError, match="only work"):
+    with pytest.raises(RuntimeError, match="a simulated thread only"):
         wait_for(fails)

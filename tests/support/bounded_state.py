@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lakestream.model.append_rows import pack_append
 from lakestream.model.commands import (
     APPEND,
     AlterConfigs,
@@ -15,7 +16,6 @@ from lakestream.model.commands import (
 )
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.state import State, apply, dump, load
-from lakestream.model.streams import pack_append
 
 
 class BoundedState:

@@ -11,8 +11,8 @@ from lakestream.data.folder import FolderWal
 from lakestream.data.tables.files.parquet import read_parquet
 from lakestream.data.tables.iceberg.manifests.files import read_manifest, read_manifest_list
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
-from lakestream.data.tables.iceberg.other_catalog import CatalogAddress, OtherCatalog
-from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogAddress, PyIcebergCatalog
+from lakestream.data.tables.stores.routed_store import RoutedStore, external_roots, store_options
 from lakestream.data.tables.stores.table_store import TableStore, open_table_store
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
@@ -20,12 +20,14 @@ from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.catalog.names import Warehouse
 from lakestream.model.commands import Register
 from lakestream.model.levels import NEWEST
-from lakestream.pipeline.external.external_catalog import Outside
 from lakestream.pipeline.landing.driver import Driver
 from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
-from lakestream.pipeline.landing.lander import Lander, committer_of
+from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits
-from lakestream.pipeline.landing.rounds import Engine, Here
+from lakestream.pipeline.landing.rounds import Engine, LocalEngine
+from lakestream.pipeline.landing.sweeper import Sweeper
+from lakestream.pipeline.tables.external_catalog import ExternalCatalog
+from lakestream.pipeline.tables.topic_tables import TopicTables, committer_of, open_tables
 from lakestream.process.clock import SystemClock
 from tests.support.memory_broker import TestBroker, start_broker
 
@@ -39,12 +41,13 @@ class TestPipeline:
     __test__ = False
     replica: Replica
     membership: Membership
+    tables: TopicTables
     lander: Lander
     driver: Driver
     store: TableStore
 
     async def stop(self) -> None:
-        self.lander.close()
+        self.tables.close()
         await self.replica.stop()
 
     def rows(self, topic: str) -> pa.Table:
@@ -97,15 +100,17 @@ async def start_pipeline(
     await membership.join()
     root = f"file://{folder}"
     store: TableStore = store_of(root)
-    outside = None
+    external = None
     if catalog is not None:
         options = store_options(catalog.given())
-        wider = WiderStore(store, lambda: outside_roots(replica.state.catalog), lambda: options)
-        outside = Outside(replica, OtherCatalog(catalog), wider, committer_of(replica, wider, random), clock, random)
+        wider = RoutedStore(store, lambda: external_roots(replica.state.catalog), lambda: options)
+        committer = committer_of(replica, wider, random)
+        external = ExternalCatalog(replica, PyIcebergCatalog(catalog), wider, committer, clock, random)
         store = wider
     warehouse = Warehouse(f"{root}/{replica.state.cluster}/tables")
-    lander = Lander(replica, store, lambda: warehouse, clock, random, outside)
+    tables = open_tables(replica, store, lambda: warehouse, clock, random, external)
+    lander, sweeper = Lander(replica, tables), Sweeper(replica, tables)
     freshness = Freshness(FreshnessLimits())
-    driver = Driver(replica, lander, engine or Here(), clock, freshness, limits or RoundLimits(), root)
+    driver = Driver(replica, lander, sweeper, engine or LocalEngine(), clock, freshness, limits or RoundLimits(), root)
     membership.settled = driver.settled
-    return TestPipeline(replica, membership, lander, driver, store)
+    return TestPipeline(replica, membership, tables, lander, driver, store)

@@ -12,11 +12,11 @@ from lakestream.cli.main import cli
 from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.metrics import Metrics
 from lakestream.model.streams import Stream
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.landing.rounds import Engine
@@ -98,7 +98,7 @@ def holds(pipeline: TestPipeline, topic: str) -> dict[int, tuple[int, int]]:
     known = pipeline.replica.state.topics.by_name[topic]
     bound = pipeline.replica.state.catalog.of_topic(known.id)
     assert bound is not None
-    recent = RecentFiles(pipeline.store)
+    recent = SmallFiles(pipeline.store)
     reader = TableReader(pipeline.store, recent, ReadCaches(), lambda: bound.location)
     found = {}
     for partition in range(len(known.streams)):
@@ -110,13 +110,13 @@ def holds(pipeline: TestPipeline, topic: str) -> dict[int, tuple[int, int]]:
 
 
 def caretaker(
-    pipeline: TestPipeline, folder: Path, limits: CareLimits | None = None, schedule: Schedule | None = None
+    pipeline: TestPipeline, folder: Path, limits: CareLimits | None = None, schedule: CareSchedule | None = None
 ) -> Caretaker:
     """One that looks for orphans at once, if nothing else is said."""
     limits = limits or CareLimits()
     jobs = care_jobs(pipeline, folder, limits)
-    schedule = schedule or Schedule(orphans_first_s=0.0)
-    return Caretaker(pipeline.replica, pipeline.lander, jobs, SystemClock(), limits, schedule)
+    schedule = schedule or CareSchedule(orphans_first_s=0.0)
+    return Caretaker(pipeline.replica, pipeline.tables, jobs, SystemClock(), Random(6), limits, schedule)
 
 
 async def start_world(folder: Path, engine: Engine | None = None) -> CareWorld:
@@ -140,9 +140,7 @@ async def start_world(folder: Path, engine: Engine | None = None) -> CareWorld:
 
 def care_jobs(pipeline: TestPipeline, folder: Path, limits: CareLimits | None = None) -> CareJobs:
     driver = pipeline.driver
-    return CareJobs(
-        pipeline.lander, driver, driver._engine, SystemClock(), limits or CareLimits(), f"file://{folder}"
-    )
+    return CareJobs(pipeline.tables, driver, driver._engine, limits or CareLimits(), f"file://{folder}")
 
 
 async def quiet(_: str) -> None:

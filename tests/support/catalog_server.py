@@ -8,7 +8,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
-from lakestream.data.tables.stores.routed_store import WiderStore
+from lakestream.data.tables.stores.routed_store import RoutedStore
 from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.interfaces import CommandLog
 from lakestream.metadata.stores.memory import MemoryLogStore
@@ -33,7 +33,7 @@ class CatalogServer:
     ) -> None:  # fmt: skip
         """`allowed` are folders elsewhere that users' tables may lie in; `level` is what the broker knows."""
         self._level = level
-        self.store = WiderStore(FolderTableStore(folder), lambda: allowed, dict)
+        self.store = RoutedStore(FolderTableStore(folder), lambda: allowed, dict)
         self.warehouse = Warehouse(self.store.root, allowed)
         self.loop = asyncio.new_event_loop()
         self._log = log

@@ -13,8 +13,8 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 from lakestream.data.folder import FolderWal
-from lakestream.data.tables.iceberg.other_catalog import CatalogAddress
-from lakestream.data.tables.stores.routed_store import WiderStore, outside_roots, store_options
+from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogAddress
+from lakestream.data.tables.stores.routed_store import RoutedStore, external_roots, store_options
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.metadata.stores.memory import MemoryLogStore
 from lakestream.model.batches.header import HEADER
@@ -24,7 +24,7 @@ from lakestream.model.streams import Stream
 from lakestream.pipeline.care.caretaker import Caretaker
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.repair import Tools
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader
 from tests.support.broker_and_pipeline import TestPipeline, start_pipeline
@@ -91,9 +91,9 @@ class OutsideWorld:
 
     async def follow(self) -> None:
         """Look at every table once, as the pipeline does every few seconds, and let the broker know."""
-        follower = self.pipeline.lander._follower
-        assert follower is not None
-        await follower.follow()
+        watch = self.pipeline.tables.catalogs._watch
+        assert watch is not None
+        await watch.look_at_all()
         await self.broker.replica.catch_up()
 
     def proven(self, topic: str = "orders", pipeline: TestPipeline | None = None) -> bool:
@@ -137,8 +137,8 @@ async def outside_world(folder: Path, address: CatalogAddress | None) -> AsyncIt
     pipeline = await start_pipeline(data, log, catalog=address)
     own = open_table_store(f"file://{data}")
     options = store_options(address.given()) if address is not None else {}
-    store = WiderStore(own, lambda: outside_roots(broker.replica.state.catalog), lambda: options)
-    history = History(broker.replica, store)
+    store = RoutedStore(own, lambda: external_roots(broker.replica.state.catalog), lambda: options)
+    history = HistoryReader(broker.replica, store)
     reader = Reader(broker.replica, broker.wal, broker.cache, ReadLimits(), history)
     try:
         yield OutsideWorld(data, log, address, broker, pipeline, reader)
@@ -160,7 +160,5 @@ async def landed_stream(world: OutsideWorld) -> Stream:
 
 
 def tools_of(pipeline: TestPipeline) -> Tools:
-    lander = pipeline.lander
-    return Tools(
-        pipeline.replica, pipeline.store, lander._committer, lander._clock, lander._random, lander._outside
-    )
+    own = pipeline.tables.catalogs.own
+    return Tools(pipeline.replica, pipeline.tables, own._clock, own._random)

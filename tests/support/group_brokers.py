@@ -54,7 +54,7 @@ class GroupBroker:
         until = self.clock.now + seconds
         while self.clock.now < until - 1e-9:
             self.clock.now = min(self.clock.now + step, until)
-            self.groups.rooms.tick()
+            self.groups.coordinated.tick()
             await rest()
 
     async def join(self, member_id: str = "", group: str = "g", **more: Any) -> Joined:

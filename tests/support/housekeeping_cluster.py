@@ -8,13 +8,14 @@ from lakestream.data.memory import MemoryWal
 from lakestream.errors import LakestreamError
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.batches.header import stamp
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic, Heartbeat, Leave, Register
 from lakestream.model.levels import NEWEST
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
-from lakestream.stream.appender import Appender, BatchRow, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.housekeeping.collector import Collector
 from lakestream.stream.housekeeping.merging import MoveLimits
@@ -23,6 +24,7 @@ from lakestream.stream.housekeeping.retention import Expiry, Retention
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader, key_of
 from lakestream.stream.rules import Rules
+from lakestream.stream.submissions import Submission
 
 CLUSTER = "c0ffee"
 GRACE_MS = 600_000

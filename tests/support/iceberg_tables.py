@@ -17,6 +17,7 @@ from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
+    pyarrow_to_schema,
 )
 from pyiceberg.manifest import (
     DataFile,
@@ -36,16 +37,22 @@ from pyiceberg.typedef import Record
 
 from lakestream.data.tables.files.parquet import FileWriter
 from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
-from lakestream.data.tables.iceberg.committer import Commit, Committer
+from lakestream.data.tables.iceberg.commit import Commit
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.manifests.files import NewFile, read_manifest, read_manifest_list
 from lakestream.data.tables.iceberg.metadata.table_metadata import SnapshotChange, Table, with_snapshot
-from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.progress import OffsetRange
 from lakestream.data.tables.iceberg.topic_table import STREAM_ORDER, new_topic_table
 from lakestream.data.tables.stores.table_store import FolderTableStore
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
 TABLE_UUID = "8a3b4c5d-0000-4000-8000-000000000001"
+
+
+def iceberg_schema() -> Schema:
+    """The schema of a stream's table, as PyIceberg makes it from the Arrow schema and its field ids."""
+    return pyarrow_to_schema(ARROW_SCHEMA)
 
 
 def make_rows(
@@ -129,7 +136,7 @@ class Lake:
         self.now_ms += step_ms
         cells = [(partition, offset) for partition, start, end in ranges for offset in range(start, end)]
         files = [self.write(cells, **how)] if cells else []
-        commit = self.committer.append(self.table, files, [Range(*each) for each in ranges], now_ms=self.now_ms)
+        commit = self.committer.append(self.table, files, [OffsetRange(*each) for each in ranges], now_ms=self.now_ms)
         self.table = commit.table
         return commit
 

@@ -26,10 +26,11 @@ from lakestream.protocol.kafka.topic_partitions import TopicPartitionApis
 from lakestream.protocol.kafka.topics import TopicApis
 from lakestream.protocol.kafka.wire import codec, framing
 from lakestream.protocol.kafka.wire.apis import APIS
-from lakestream.stream.appender import Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
-from lakestream.stream.limits import AppendLimits, ReadLimits
-from lakestream.stream.reader import Reader
+from lakestream.stream.limits import AppendLimits
+from lakestream.stream.submissions import Submission
+from tests.support.front_door import front_door
 
 BROKER_SETTINGS = {"num.partitions": "3", "auto.create.topics.enable": "true", "data": "s3://bucket?key=secret"}
 
@@ -44,8 +45,7 @@ class ColdBroker:
         self.log = MemoryLog(store)
         self.wal = wal
         self.replica = Replica(self.log, wal, SystemClock(), broker_id)
-        cache = Cache(1 << 20)
-        self.appender = Appender(self.replica, wal, cache, SystemClock(), AppendLimits())
+        self.appender = Appender(self.replica, wal, Cache(1 << 20), SystemClock(), AppendLimits())
         per_minute = TokenBucket(SystemClock(), 1000)
         maker = TopicMaker(self.replica, settings, Random(broker_id), per_minute, per_request=100)
         self.handlers: dict[int, Handler] = {}
@@ -54,7 +54,7 @@ class ColdBroker:
             self.metadata,
             TopicApis(self.replica, maker, settings),
             ConfigApis(self.replica, settings),
-            OffsetApis(self.replica, Reader(self.replica, wal, cache, ReadLimits())),
+            OffsetApis(front_door(self.replica, wal=wal, appender=self.appender)),
             ProducerApis(self.replica),
             TopicPartitionApis(self.replica),
             ReplicaApis(self.replica, settings["data"], None),

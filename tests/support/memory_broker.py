@@ -6,7 +6,7 @@ from random import Random
 
 from lakestream.data.memory import MemoryWal
 from lakestream.interfaces import CheckpointNote, Clock, CommandLog, Wal
-from lakestream.metadata.checkpoint import dump_here, note_stored, store_state
+from lakestream.metadata.checkpoint import dump_in_process, note_stored, store_state
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
@@ -16,10 +16,11 @@ from lakestream.model.commands import CreateTopic, Register
 from lakestream.model.levels import NEWEST
 from lakestream.model.streams import Stream
 from lakestream.process.clock import SystemClock
-from lakestream.stream.appender import Answer, Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
+from lakestream.stream.submissions import AppendAnswer, Submission
 from lakestream.stream.waiting import Waiting
 
 
@@ -42,8 +43,8 @@ class TestBroker:
         state = self.replica.state
         return [state.streams.by_id[stream] for stream in state.topics.by_name[name].streams]
 
-    async def append(self, *batches: tuple[Stream, bytes]) -> Answer:
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    async def append(self, *batches: tuple[Stream, bytes]) -> AppendAnswer:
+        answered: asyncio.Future[AppendAnswer] = asyncio.get_running_loop().create_future()
         rows, views = [], []
         for stream, batch in batches:
             head = HEADER.unpack_from(batch)
@@ -75,7 +76,7 @@ def batch(*values: bytes, timestamp: int = 1000, producer: int = -1, epoch: int 
 
 async def checkpoint_now(replica: Replica, log: CommandLog, wal: Wal) -> CheckpointNote:
     """Store and note the state as it is, without waiting until it is due or agreed on."""
-    note, _ = await store_state(replica.state, replica.identity, replica.member_id, replica.epoch, wal, dump_here)
+    note, _ = await store_state(replica.state, replica.identity, replica.member_id, replica.epoch, wal, dump_in_process)
     await note_stored(note, log)
     return note
 

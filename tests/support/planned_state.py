@@ -1,5 +1,6 @@
 """A state with one member, made by real commands, for tests of what plans from it."""
 
+from lakestream.model.append_rows import pack_append
 from lakestream.model.commands import (
     AdvanceLogStart,
     CreateTopic,
@@ -12,7 +13,6 @@ from lakestream.model.commands import (
 )
 from lakestream.model.levels import NEWEST
 from lakestream.model.state import State, apply
-from lakestream.model.streams import pack_append
 
 
 class World:

@@ -10,14 +10,14 @@ from lakestream.model.batches.records import Record, encode_batch
 from lakestream.process.clock import SystemClock
 from lakestream.protocol.kafka.connections.connection import Connection
 from lakestream.protocol.kafka.connections.server import log
-from lakestream.protocol.kafka.connections.shared_board import Switchboard
+from lakestream.protocol.kafka.connections.shared_board import KafkaBoard
 from lakestream.protocol.kafka.produce import ProduceApi
 from lakestream.protocol.kafka.wire.framing import uvarint
 from lakestream.protocol.serving.admission import Limits
-from lakestream.protocol.serving.client_warnings import Complaints
+from lakestream.protocol.serving.client_warnings import ClientWarnings
 from lakestream.stream.batch_tables import ManyBatches
-from lakestream.stream.rules import Rules
 from tests.property.test_server_fuzz import Wire, feed, tiny_metadata
+from tests.support.front_door import front_door
 from tests.support.memory_broker import TestBroker, start_broker
 from tests.support.toy_kafka_server import METADATA, PRODUCE, request
 
@@ -44,17 +44,6 @@ class World:
     def __init__(self, broker: TestBroker, limits: Limits, with_runs: bool) -> None:
         self.broker = broker
         self.runs: list[int] = []
-        self.rules = Rules(broker.replica, {})
-        self.api = ProduceApi(broker.replica, broker.appender, self.rules, StoppedClock())
-        self.board = Switchboard(
-            limits=limits, handlers={METADATA: tiny_metadata}, produce=self.api, unsupported_version=None,
-            complaints=Complaints(SystemClock(), log),
-        )  # fmt: skip
-        self.board.loop = asyncio.get_running_loop()
-        if not with_runs:
-            self.board.take_run = None
-        self.connection, self.wire = Connection(self.board), Wire()
-        self.connection.connection_made(self.wire)
         submit: Callable[[Any], None] = broker.appender.submit
 
         def counted(submission: Any) -> None:
@@ -63,6 +52,18 @@ class World:
             submit(submission)
 
         broker.appender.submit = counted  # type: ignore[method-assign]
+        streams = front_door(broker.replica, appender=broker.appender, reader=broker.reader)
+        self.rules = streams.rules
+        self.api = ProduceApi(streams, StoppedClock())
+        self.board = KafkaBoard(
+            limits=limits, handlers={METADATA: tiny_metadata}, produce=self.api, unsupported_version=None,
+            warnings=ClientWarnings(SystemClock(), log),
+        )  # fmt: skip
+        self.board.loop = asyncio.get_running_loop()
+        if not with_runs:
+            self.board.take_run = None
+        self.connection, self.wire = Connection(self.board), Wire()
+        self.connection.connection_made(self.wire)
 
     @classmethod
     async def make(cls, limits: Limits | None = None, with_runs: bool = True, **broker: Any) -> "World":

@@ -8,13 +8,14 @@ import msgspec
 
 from lakestream.errors import Halted
 from lakestream.model import state as state_module
+from lakestream.model.append_rows import pack_append
 from lakestream.model.bounds import CONFIGS as BOUND_CONFIGS
 from lakestream.model.catalog.care import DONE, RUNNING, NoteCare, NotePipeline, RequestCare, TellCare
 from lakestream.model.catalog.care import KINDS as CARE_KINDS
-from lakestream.model.catalog.landed import LandedRange
+from lakestream.model.catalog.landed import HoldTopic, Land, LandedRange
 from lakestream.model.catalog.namespaces import CreateNamespace, DropNamespace, UpdateNamespace
 from lakestream.model.catalog.rebinding import Rebind
-from lakestream.model.catalog.tables import HoldTopic, Land, TablesPurged
+from lakestream.model.catalog.tables import TablesPurged
 from lakestream.model.catalog.views import CommitView
 from lakestream.model.commands import (
     APPEND,
@@ -53,7 +54,6 @@ from lakestream.model.levels import BOUNDED, FIRST, NEWEST
 from lakestream.model.pieces import BeginTopic, Dismantle, ExtendTopic
 from lakestream.model.stamped_append import STAMPED_APPEND, pack_stamped
 from lakestream.model.state import State, apply, dump
-from lakestream.model.streams import pack_append
 
 BODIES: dict[int, type[Body]] = {body.KIND: body for family in state_module.FAMILIES for body, _ in family.RULES}
 """Every cold command but `Register`, by its kind."""

@@ -157,7 +157,7 @@ async def eventually(condition: Callable[[], object], timeout_s: float = 10.0) -
 
 async def main() -> None:
     server = toy_server(limits=Limits(stall_timeout_s=2.0))
-    host, port = await server.start("127.0.0.1", 0)
+    host, port = await server.start()
     print(f"ready {host}:{port}", flush=True)
     # Whoever started this program keeps its standard input open for as long as it is needed.
     await asyncio.to_thread(sys.stdin.read)

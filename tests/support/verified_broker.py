@@ -21,12 +21,14 @@ from click.testing import CliRunner
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
-from lakestream.assembly import broker
+from lakestream.assembly.core import build_core
+from lakestream.assembly.http import build_http
+from lakestream.assembly.kafka import build_kafka
 from lakestream.broker import Broker, Parts
 from lakestream.cli.verify import verify
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.stores.table_store import FolderTableStore, open_table_store
-from lakestream.metadata.checkpoint import dump_here
+from lakestream.metadata.checkpoint import dump_in_process
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
 from lakestream.metrics import Metrics
@@ -40,10 +42,12 @@ from lakestream.pipeline.landing.driver import Driver
 from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits
-from lakestream.pipeline.landing.rounds import Here
+from lakestream.pipeline.landing.rounds import LocalEngine
+from lakestream.pipeline.landing.sweeper import Sweeper
+from lakestream.pipeline.tables.topic_tables import open_tables
 from lakestream.process.clock import SystemClock
 from lakestream.settings import Settings, data_uri
-from lakestream.stream.appender import Submission
+from lakestream.stream.submissions import Submission
 from tests.support.broker_and_pipeline import live_files
 
 PIPELINE = 1_000_000
@@ -94,19 +98,18 @@ class VerifyWorld:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     async def main(self) -> None:
-        core = self.core = await broker.build_core(self.settings, 0)
-        kafka, metrics = broker.build_kafka(core), Metrics()
-        http = broker.build_http(core, kafka, metrics, lambda: self.broker.ready())
+        core = self.core = await build_core(self.settings, 0)
+        kafka, metrics = build_kafka(core), Metrics()
+        http = build_http(core, kafka, metrics, lambda: self.broker.ready())
         self.broker = Broker(
             Parts(
                 command_log=core.command_log, wal=core.wal, replica=core.replica, membership=core.membership,
-                appender=core.appender, waiting=core.waiting, kafka=kafka.server, http=http, background=[],
-                before_drain=kafka.groups.stop, dump=dump_here,
+                appender=core.appender, waiting=core.waiting, listeners=[kafka.server, http], background=[],
+                before_drain=core.streams.groups.stop, dump=dump_in_process,
             ),
             1.0,
         )  # fmt: skip
-        await kafka.server.start(self.settings.kafka_host, self.settings.kafka_port)
-        await http.start()
+        await self.broker.listen()
         await self.broker.run(lambda: asyncio.ensure_future(self._join()))  # type: ignore[arg-type, return-value]
         if core.lake is not None:
             await core.lake.history.close()
@@ -119,18 +122,19 @@ class VerifyWorld:
         await replica.start()
         await membership.join()
         root = data_uri(self.settings)
-        self.lander = Lander(
+        self.tables = open_tables(
             replica, self.store, lambda: Warehouse(warehouse_uri(root, replica.state.cluster)), clock, random
         )
         freshness = Freshness(FreshnessLimits())
-        self.driver = Driver(replica, self.lander, Here(), clock, freshness, RoundLimits(), root)
+        lander, sweeper = Lander(replica, self.tables), Sweeper(replica, self.tables)
+        self.driver = Driver(replica, lander, sweeper, LocalEngine(), clock, freshness, RoundLimits(), root)
         membership.settled = self.driver.settled
         self.beating = asyncio.ensure_future(membership.run())
         self.ready.set()
 
     async def leave(self) -> None:
         self.beating.cancel()
-        self.lander.close()
+        self.tables.close()
         await self.replica.stop()
         self.broker.stop()
 

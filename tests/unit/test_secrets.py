@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from lakestream.cli.main import cli
 from lakestream.cli.pipeline import conf_in
-from lakestream.data.tables.iceberg.other_catalog import CatalogAddress, OtherCatalog
+from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogAddress, PyIcebergCatalog
 from lakestream.errors import LakestreamError
 from lakestream.pipeline.spark.java import Java
 from lakestream.pipeline.spark.jvm import command, properties_file
@@ -105,7 +105,7 @@ def test_no_log_line_shows_a_secret_wherever_it_comes_from(form: str) -> None:
 
 
 def test_an_error_of_another_catalog_is_told_without_its_token() -> None:
-    catalog = OtherCatalog(CatalogAddress("http://127.0.0.1:1", "streams", {"token": "s3cr3t-token"}))
+    catalog = PyIcebergCatalog(CatalogAddress("http://127.0.0.1:1", "streams", {"token": "s3cr3t-token"}))
 
     def fail() -> None:
         raise RuntimeError("GET http://me:hidden@127.0.0.1:1/v1 with s3cr3t-token failed")

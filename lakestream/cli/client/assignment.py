@@ -1,6 +1,6 @@
-"""Who reads which partitions in a classic group: the consumer protocol's bytes and two of its assignors. Pure.
+"""The assignment of partitions in a classic group: the consumer protocol's encoding and two assignors. Pure.
 
-The bytes are those of every Kafka client, so that `lakestream consume --group` can share a group with others.
+The encoding is that of every Kafka client, so `lakestream consume --group` can share a group with other clients.
 """
 
 import struct
@@ -23,7 +23,7 @@ def encode_subscription(topics: Sequence[str]) -> bytes:
 
 
 def decode_subscription(data: bytes) -> list[str]:
-    """The topics of any version of a subscription; what later versions add comes behind them."""
+    """The topics of a subscription of any version: later versions add fields after the topics only."""
     try:
         _, count = struct.unpack_from(">hi", data)
         topics, position = [], 6
@@ -45,7 +45,7 @@ def encode_assignment(places: Sequence[Place]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[Place]:
-    """The partitions given to a member; no bytes at all are none."""
+    """The partitions assigned to a member; empty bytes mean no partitions."""
     if not data:
         return []
     try:
@@ -62,7 +62,7 @@ def decode_assignment(data: bytes) -> list[Place]:
 
 
 def assign_range(subscriptions: Subscriptions, partitions: Partitions) -> dict[str, list[Place]]:
-    """Topic by topic, neighbouring partitions to each of its members; the first members get one more."""
+    """Give each member a range of each topic's partitions; the first members get one more if they do not divide."""
     given: dict[str, list[Place]] = {member: [] for member in subscriptions}
     for topic, numbers in sorted(partitions.items()):
         members = sorted(member for member, topics in subscriptions.items() if topic in topics)
@@ -75,7 +75,7 @@ def assign_range(subscriptions: Subscriptions, partitions: Partitions) -> dict[s
 
 
 def assign_round_robin(subscriptions: Subscriptions, partitions: Partitions) -> dict[str, list[Place]]:
-    """All partitions of all topics in turn, each to the next member that subscribes to its topic."""
+    """Give each partition of all topics to the next member, in turn, that subscribes to its topic."""
     given: dict[str, list[Place]] = {member: [] for member in subscriptions}
     members = sorted(subscriptions)
     turn = 0
@@ -93,7 +93,7 @@ ASSIGNORS: Final[dict[str, Callable[[Subscriptions, Partitions], dict[str, list[
     "range": assign_range,
     "roundrobin": assign_round_robin,
 }
-"""By the names that clients agree on, the preferred one first."""
+"""The assignors by their protocol names, the preferred one first."""
 
 
 def _text(text: str) -> bytes:

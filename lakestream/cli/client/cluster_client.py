@@ -1,6 +1,7 @@
-"""A small Kafka client for the command line: any broker for most things, the coordinator for groups, with retries.
+"""A small Kafka client for the command line, with retries.
 
-Any broker serves any partition here, so requests go to whichever is connected; when it goes away the next one is asked.
+Every broker serves every partition, so requests go to one connected broker, and to the next one when that fails.
+Requests of groups go to the group's coordinator.
 """
 
 import asyncio
@@ -9,7 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from lakestream.cli.client.codes import COORDINATOR_MOVED, RETRIABLE, KafkaError, check
-from lakestream.cli.client.connection import Connection, NoKafka, Unreachable, connect
+from lakestream.cli.client.connection import BrokerConnection, NoKafka, Unreachable, connect
+from lakestream.errors import LakestreamError
 from lakestream.process.ports import split_address
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
@@ -30,19 +32,19 @@ from lakestream.settings import SettingsError
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 30.0
 PATIENCE_S: Final = 30.0
-"""How long brokers may be away, or groups be moving, before a command gives up."""
+"""How long a command retries while brokers are away or coordinators move."""
 PAUSE_S: Final = 0.1
 EARLIEST, LATEST = -2, -1
 TOPIC, BROKER = 2, 4
-"""Kinds of resources that have configs."""
+"""The resource types of Kafka's configs."""
 
 Place = tuple[str, int]
-"""A topic's name and a partition."""
+"""A topic's name and a partition number."""
 T = TypeVar("T")
 
 
-class Client:
-    """Made by `open_client`."""
+class ClusterClient:
+    """A client of one cluster; `open_client` makes it."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -50,19 +52,19 @@ class Client:
             self._known: list[tuple[str, int]] = [split_address(part.strip(), 9092) for part in bootstrap.split(",")]
         except ValueError as error:
             raise SettingsError(f"--bootstrap: {error}") from None
-        self._any: Connection | None = None
-        self._coordinator: Connection | None = None
-        self._nodes: dict[tuple[str, int], Connection] = {}
+        self._any: BrokerConnection | None = None
+        self._coordinator: BrokerConnection | None = None
+        self._nodes: dict[tuple[str, int], BrokerConnection] = {}
 
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._nodes.values()))
 
     async def start(self) -> None:
-        """Reach some broker, or say at once that none is there."""
+        """Connect to one of the brokers. Raises Unreachable at once if none answers."""
         self._any = await self._reach()
 
     async def call(self, request: Any, timeout_s: float = ANSWER_S) -> Any:
-        """Ask any broker; if it goes away, ask another. For requests that may be sent twice."""
+        """Send a request to a broker, and to another one if that fails. The request may be handled twice."""
 
         async def attempt() -> Any:
             if self._any is None or not self._any.is_open:
@@ -77,7 +79,7 @@ class Client:
         return await persist(attempt)
 
     async def call_coordinator(self, group: str, request: Any, timeout_s: float = ANSWER_S) -> Any:
-        """Ask the group's coordinator, once. Raises Unreachable or KafkaError if it cannot be found or goes away."""
+        """Send a request once to the group's coordinator. Raises Unreachable or KafkaError if that fails."""
         if self._coordinator is None or not self._coordinator.is_open:
             found = await self.call(FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group]))
             place = found.coordinators[0] if found.coordinators else found
@@ -90,7 +92,7 @@ class Client:
             raise
 
     async def ask_group(self, group: str, request: Any, code_of: Callable[[Any], int], doing: str) -> Any:
-        """Ask the coordinator, following it while it moves; the answer's error code is checked."""
+        """Send a request to the group's coordinator, again while it moves. Raises KafkaError for an error code."""
 
         async def attempt() -> Any:
             answer = await self.call_coordinator(group, request)
@@ -105,22 +107,22 @@ class Client:
     def forget_coordinator(self) -> None:
         self._coordinator = None
 
-    async def node(self, host: str, port: int) -> Connection:
-        """The connection to one certain broker."""
+    async def node(self, host: str, port: int) -> BrokerConnection:
+        """The connection to the broker at this address."""
         known = self._nodes.get((host, port))
         if known is None or not known.is_open:
             self._nodes[(host, port)] = known = await connect(host, port, CONNECT_S)
         return known
 
     async def metadata(self, topics: Iterable[str] | None, create: bool = False) -> MetadataResponse:
-        """The brokers and the named topics (None: all)."""
+        """The brokers and the named topics; None means all topics."""
         asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         answer: MetadataResponse = await self.call(MetadataRequest(topics=asked, allow_auto_topic_creation=create))
         self._learn(answer.brokers)
         return answer
 
     async def partitions(self, topic: str, create: bool = False) -> list[int]:
-        """The partitions of a topic that has to be there (or to come, if it is created by asking)."""
+        """The partitions of a topic. Raises KafkaError if it does not exist; with `create`, waits until it does."""
 
         async def attempt() -> list[int]:
             (found,) = (await self.metadata([topic], create)).topics
@@ -132,7 +134,7 @@ class Client:
         return await persist(attempt)
 
     async def offsets(self, places: Mapping[Place, int]) -> dict[Place, int]:
-        """For each partition the offset of a point in time (ms), EARLIEST or LATEST; -1 if nothing is that late."""
+        """The offset of each partition at a time (ms), EARLIEST or LATEST; -1 if no record is that late."""
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for (topic, partition), when in places.items():
             topics.setdefault(topic, []).append(ListOffsetsPartition(partition_index=partition, timestamp=when))
@@ -150,9 +152,9 @@ class Client:
         return await persist(attempt) if places else {}
 
     async def configs(
-        self, kind: int, name: str, connection: Connection | None = None
+        self, kind: int, name: str, connection: BrokerConnection | None = None
     ) -> list[DescribeConfigsResourceResult]:
-        """The configs of a topic or a broker, as any broker knows them, or the one asked by `connection`."""
+        """The configs of a topic or a broker, asked of any broker, or of the one at `connection`."""
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         request = DescribeConfigsRequest(resources=[resource])
         answer = await (connection.call(request, ANSWER_S) if connection else self.call(request))
@@ -161,7 +163,15 @@ class Client:
         configs: list[DescribeConfigsResourceResult] = result.configs
         return configs
 
-    async def _reach(self) -> Connection:
+    async def http_address(self) -> str:
+        """The address of a broker's HTTP port. Raises LakestreamError if no broker reports one."""
+        for broker in (await self.metadata([])).brokers:
+            for config in await self.configs(BROKER, str(broker.node_id)):
+                if config.name == "lakestream.http" and config.value:
+                    return config.value
+        raise LakestreamError(f"the brokers at {self.bootstrap} report no HTTP port; give one with --http")
+
+    async def _reach(self) -> BrokerConnection:
         failures: list[Unreachable] = []
         for host, port in list(self._known):
             try:
@@ -172,18 +182,18 @@ class Client:
             if isinstance(failure, NoKafka):
                 raise NoKafka(f"{failure}: --bootstrap takes a broker's Kafka port, not its HTTP port")
         raise Unreachable(
-            f"cannot reach a broker at {self.bootstrap}: is `lakestream serve` running? "
-            f"Another address goes in --bootstrap. ({'; '.join(map(str, failures))})"
+            f"cannot reach a broker at {self.bootstrap}: start one with `lakestream serve`, "
+            f"or give its address with --bootstrap ({'; '.join(map(str, failures))})"
         )
 
     def _learn(self, brokers: Iterable[MetadataResponseBroker]) -> None:
-        """Remember who else can be asked, behind those that are known already."""
+        """Append the addresses of these brokers to the known ones."""
         self._known += [place for b in brokers if (place := (b.host, b.port)) not in self._known]
 
 
 @asynccontextmanager
-async def open_client(bootstrap: str) -> AsyncIterator[Client]:
-    client = Client(bootstrap)
+async def open_client(bootstrap: str) -> AsyncIterator[ClusterClient]:
+    client = ClusterClient(bootstrap)
     try:
         await client.start()
         yield client
@@ -192,7 +202,7 @@ async def open_client(bootstrap: str) -> AsyncIterator[Client]:
 
 
 async def persist(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try again while brokers are away or the cluster is moving, until patience ends."""
+    """Repeat `attempt` after retriable errors, for PATIENCE_S at most."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE_S
     while True:

@@ -1,4 +1,4 @@
-"""Kafka's error codes as a person reads them: a name, and for the common ones what to do."""
+"""Kafka's error codes as messages: the code's name, and advice for the common ones."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ RETRIABLE: Final = frozenset({
     ErrorCode.NOT_CONTROLLER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNSTABLE_OFFSET_COMMIT,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 })  # fmt: skip
-"""Codes after which the same request, sent a little later or to another broker, may well succeed."""
+"""Codes after which the same request may succeed a little later, or at another broker."""
 COORDINATOR_MOVED: Final = frozenset({
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
 })  # fmt: skip
@@ -33,7 +33,7 @@ _ADVICE: Final[dict[int, str]] = {
 }
 
 _OURS_SAYS_MORE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Codes whose message from a broker says nothing beyond the code; for others it is the better one."""
+"""Codes for which our advice says more than the broker's message."""
 
 
 class KafkaError(LakestreamError):

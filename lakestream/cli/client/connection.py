@@ -1,4 +1,4 @@
-"""One connection to a Kafka broker: requests out, answers back in order, each under a deadline."""
+"""One connection to a Kafka broker: sends requests and reads the answers, each with a deadline."""
 
 import asyncio
 import contextlib
@@ -14,22 +14,22 @@ from lakestream.protocol.kafka.wire.apis import APIS, Api
 ANSWER_MAX_BYTES: Final = 512 << 20
 CLIENT_ID: Final = "lakestream-cli"
 NAMED_TOPICS_UNTIL: Final = {0: 12, 1: 12, 8: 9, 9: 9}
-"""The last version of an API that names topics; later ones want ids, which a tool would have to look up first."""
+"""The last version of an API that names topics; later versions take topic ids, which the client does not look up."""
 
 _BY_REQUEST: Final = {api.request: api for api in APIS.values()}
 _PREFIX: Final = struct.Struct(">ihhih")
 
 
 class Unreachable(LakestreamError):
-    """No connection, or it broke before the answer came."""
+    """The broker cannot be reached, or the connection broke before the answer arrived."""
 
 
 class NoKafka(Unreachable):
-    """Something answered, but not in Kafka's protocol."""
+    """The answer is not in Kafka's protocol: the address is that of another kind of server."""
 
 
-class Connection:
-    """Made by `connect`. A call that fails with Unreachable may or may not have taken effect."""
+class BrokerConnection:
+    """A connection to a broker; `connect` makes it. A call that raises Unreachable may have taken effect or not."""
 
     def __init__(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.name = name
@@ -45,12 +45,12 @@ class Connection:
         return not self._answers.done()
 
     async def call(self, request: Any, timeout_s: float) -> Any:
-        """The answer to a request, in the newest version that both sides speak."""
+        """Send a request in the newest version that both sides know; returns the answer."""
         api = _BY_REQUEST[type(request)]
         return await self._send(api, self._version(api), request, timeout_s)
 
     async def introduce(self, timeout_s: float) -> None:
-        """Ask which versions the broker speaks; version 0 is understood by everyone."""
+        """Ask for the broker's API versions, in version 0, which every broker knows."""
         answer = await self._send(APIS[framing.API_VERSIONS], 0, ApiVersionsRequest(), timeout_s)
         self._versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
@@ -65,7 +65,7 @@ class Connection:
         ours = NAMED_TOPICS_UNTIL.get(api.key, api.max_version)
         version = min(high, ours)
         if version < max(low, api.min_version, api.readable_from):
-            raise LakestreamError(f"the broker at {self.name} does not speak {api.name} in a version that we do")
+            raise LakestreamError(f"the broker at {self.name} does not speak {api.name} in a version of this client")
         return version
 
     async def _send(self, api: Api, version: int, request: Any, timeout_s: float) -> Any:
@@ -109,15 +109,15 @@ class Connection:
                     answered.set_exception(failure)
 
 
-async def connect(host: str, port: int, timeout_s: float) -> Connection:
-    """A connection that knows what the broker speaks. Raises Unreachable."""
+async def connect(host: str, port: int, timeout_s: float) -> BrokerConnection:
+    """Connect to a broker and learn its API versions. Raises Unreachable."""
     name = address(host, port)
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port, limit=1 << 20), timeout_s)
     except (OSError, TimeoutError) as error:
         reason = getattr(error, "strerror", None) or "no answer"
         raise Unreachable(f"cannot reach {name}: {reason}") from None
-    connection = Connection(name, reader, writer)
+    connection = BrokerConnection(name, reader, writer)
     try:
         await connection.introduce(timeout_s)
     except BaseException:

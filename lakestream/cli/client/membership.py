@@ -1,4 +1,4 @@
-"""Being a member of a classic consumer group: join, share out, beat, commit, leave."""
+"""A member of a classic consumer group: joins, assigns partitions as leader, sends heartbeats, commits and leaves."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from lakestream.cli.client.assignment import (
     encode_assignment,
     encode_subscription,
 )
-from lakestream.cli.client.cluster_client import PATIENCE_S, PAUSE_S, Client, Place
+from lakestream.cli.client.cluster_client import PATIENCE_S, PAUSE_S, ClusterClient, Place
 from lakestream.cli.client.codes import COORDINATOR_MOVED, RETRIABLE, KafkaError, check
 from lakestream.cli.client.connection import Unreachable
 from lakestream.protocol.kafka.errors import ErrorCode
@@ -39,10 +39,10 @@ HEARTBEAT_S: Final = 3.0
 _LOST: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS})
 
 
-class Membership:
-    """One member. After `join`, `lost` says that partitions may have gone to others: commit, then join again."""
+class GroupMembership:
+    """One member of a group. When `lost` is set its partitions may go to other members: commit, then join again."""
 
-    def __init__(self, client: Client, group: str, topics: Sequence[str]) -> None:
+    def __init__(self, client: ClusterClient, group: str, topics: Sequence[str]) -> None:
         self.lost = asyncio.Event()
         self._client = client
         self._group = group
@@ -52,7 +52,7 @@ class Membership:
         self._beating: asyncio.Task[None] | None = None
 
     async def join(self) -> list[Place]:
-        """The partitions that are now ours."""
+        """Join the group; returns the partitions of this member."""
         await self._stop_beating()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE_S
@@ -73,7 +73,7 @@ class Membership:
             await asyncio.sleep(PAUSE_S)
 
     async def commit(self, positions: Mapping[Place, int]) -> None:
-        """Note where to go on. If the group has moved on this sets `lost`, and nothing was noted."""
+        """Commit offsets. If the group is in a newer generation, nothing is committed and `lost` is set."""
         request = commit_request(self._group, positions, self._generation, self._member_id)
         try:
             await self._client.ask_group(self._group, request, commit_code, f"committing offsets of {self._group!r}")
@@ -83,7 +83,7 @@ class Membership:
             self.lost.set()
 
     async def leave(self) -> None:
-        """Let the others have our partitions at once. If nobody hears it, the session ends by itself."""
+        """Leave the group, so that its partitions move at once. If the request fails, the session ends by itself."""
         await self._stop_beating()
         if self._member_id:
             identity = MemberIdentity(member_id=self._member_id, reason="the consumer stopped")
@@ -121,7 +121,7 @@ class Membership:
         return decode_assignment(synced.assignment)
 
     async def _share_out(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        """The leader's work. Topics that are not there yet get their partitions at a later rebalance."""
+        """Assign partitions to all members, as the group's leader. Topics that do not exist yet are left out."""
         subscriptions = {member.member_id: decode_subscription(member.metadata) for member in joined.members}
         wanted = sorted({topic for topics in subscriptions.values() for topic in topics})
         found = (await self._client.metadata(wanted)).topics
@@ -137,7 +137,7 @@ class Membership:
         ]
 
     async def _beat(self) -> None:
-        """Until partitions may be lost. A coordinator that is away is looked for again at the next beat."""
+        """Send heartbeats until `lost`. After a failure the next heartbeat looks for the coordinator again."""
         request = HeartbeatRequest(group_id=self._group, generation_id=self._generation, member_id=self._member_id)
         while not self.lost.is_set():
             await asyncio.sleep(HEARTBEAT_S)
@@ -160,7 +160,7 @@ class Membership:
 def commit_request(
     group: str, positions: Mapping[Place, int], generation: int = -1, member_id: str = ""
 ) -> OffsetCommitRequest:
-    """Without generation and member: a commit from outside, for a group without live members."""
+    """A commit of a member; without generation and member id, a commit for a group without live members."""
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for (topic, partition), offset in positions.items():
         noted = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata="")
@@ -174,6 +174,6 @@ def commit_request(
 
 
 def commit_code(answer: object) -> int:
-    """The first error of a commit's answer; errors that concern the group come for all partitions alike."""
+    """The first error code of a commit's answer: an error of the group is given for every partition."""
     topics = getattr(answer, "topics", [])
     return next((part.error_code for topic in topics for part in topic.partitions if part.error_code), 0)

@@ -1,9 +1,9 @@
-"""An idempotent producer for the command line: lines to batches, one request at a time, each record once."""
+"""An idempotent producer for the command line: encodes lines as batches and sends one request at a time."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lakestream.cli.client.cluster_client import Client, persist
+from lakestream.cli.client.cluster_client import ClusterClient, persist
 from lakestream.cli.client.codes import KafkaError, check
 from lakestream.cli.client.texts import Line, size_of
 from lakestream.errors import LakestreamError
@@ -17,17 +17,17 @@ from lakestream.protocol.kafka.messages.produce import (
 )
 
 BATCH_BYTES: Final = 512 << 10
-"""Below every sensible max.message.bytes, also with the records' own overhead."""
+"""The size of a batch, below any common max.message.bytes together with the records' overhead."""
 RECORD_OVERHEAD, HEADER_OVERHEAD = 32, 4
 TIMEOUT_MS: Final = 30_000
 ALL_REPLICAS: Final = -1
 SEQUENCES: Final = 1 << 31
 
 
-class Producer:
-    """Made by `open`. Records of one partition keep their order; a retry is never a second record."""
+class LineProducer:
+    """Writes lines to one topic; `open` makes it. Records keep their order in a partition, and a retry adds none."""
 
-    def __init__(self, client: Client, clock: Clock, topic: str, codec: int, partitions: Sequence[int]) -> None:
+    def __init__(self, client: ClusterClient, clock: Clock, topic: str, codec: int, partitions: Sequence[int]) -> None:
         self._client = client
         self._clock = clock
         self._topic = topic
@@ -38,7 +38,7 @@ class Producer:
         self._turn = 0
 
     @classmethod
-    async def open(cls, client: Client, clock: Clock, topic: str, codec: int) -> "Producer":
+    async def open(cls, client: ClusterClient, clock: Clock, topic: str, codec: int) -> "LineProducer":
         producer = cls(client, clock, topic, codec, await client.partitions(topic, create=True))
 
         async def attempt() -> tuple[int, int]:
@@ -50,7 +50,7 @@ class Producer:
         return producer
 
     async def send(self, lines: Sequence[Line]) -> None:
-        """Write the lines durably."""
+        """Write the lines; returns when all are acknowledged."""
         by_partition: dict[int, list[Line]] = {}
         self._turn += 1
         for line in lines:
@@ -62,7 +62,7 @@ class Producer:
             await self._write({partition: own for partition, own in round_of.items() if own is not None})
 
     async def _write(self, lines: dict[int, list[Line]]) -> None:
-        """One request with a batch for each partition; those that may be tried again are, until they are there."""
+        """Send one batch for each partition in one request; refused batches are sent again if the code allows it."""
         if not lines:
             return
         pending = {partition: self._encode(partition, own) for partition, own in lines.items()}
@@ -107,7 +107,7 @@ class Producer:
         )
 
     def _partition(self, line: Line) -> int:
-        """As asked, or by the key as Kafka's clients do, or in turn for each round of lines."""
+        """The line's own partition, or the hash of its key as in Kafka's clients, or the next one for each `send`."""
         if line.partition is not None:
             if line.partition not in self._sequences:
                 raise LakestreamError(f"topic {self._topic!r} has no partition {line.partition}")
@@ -118,7 +118,7 @@ class Producer:
 
 
 def batches(lines: Sequence[Line]) -> Iterator[list[Line]]:
-    """The lines in their order, cut so that no batch grows too large."""
+    """The lines in their order, in batches of BATCH_BYTES at most; a larger line is a batch of its own."""
     batch: list[Line] = []
     size = 0
     for line in lines:
@@ -133,7 +133,7 @@ def batches(lines: Sequence[Line]) -> Iterator[list[Line]]:
 
 
 def murmur2(data: bytes) -> int:
-    """The hash by which Kafka's clients place keys, as an unsigned number."""
+    """The hash of keys in Kafka's clients, as an unsigned number."""
     multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
     value = 0x9747B28C ^ len(data)
     whole = len(data) & ~3

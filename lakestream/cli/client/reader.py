@@ -1,10 +1,10 @@
-"""Fetches the records of partitions from where they are to be read on."""
+"""Fetches the records of partitions from given positions on."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lakestream.cli.client.cluster_client import ANSWER_S, EARLIEST, Client, Place, persist
+from lakestream.cli.client.cluster_client import ANSWER_S, EARLIEST, ClusterClient, Place, persist
 from lakestream.cli.client.codes import check
 from lakestream.cli.client.texts import Line
 from lakestream.interfaces import Buffer
@@ -18,8 +18,8 @@ PARTITION_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """A record, and where it came from."""
+class FetchedRecord:
+    """A record with its topic, partition, offset and timestamp."""
 
     topic: str
     partition: int
@@ -28,19 +28,19 @@ class Fetched:
     line: Line
 
 
-class Reader:
-    """Reads on at `positions`, which may be behind gaps; fetched records are those of a few partitions at a time."""
+class RecordReader:
+    """Reads partitions from `positions` on, which move with each poll, over gaps as well."""
 
-    def __init__(self, client: Client, positions: Mapping[Place, int], reset: int = EARLIEST) -> None:
+    def __init__(self, client: ClusterClient, positions: Mapping[Place, int], reset: int = EARLIEST) -> None:
         self.positions = dict(positions)
         self._client = client
         self._reset = reset
         self._order = list(self.positions)
 
-    async def poll(self, wait_ms: int) -> list[Fetched]:
-        """What is there, or comes within `wait_ms`."""
+    async def poll(self, wait_ms: int) -> list[FetchedRecord]:
+        """The next records of a few partitions; waits up to `wait_ms` for the first of them."""
         answer: FetchResponse = await persist(lambda: self._fetch(wait_ms))
-        records: list[Fetched] = []
+        records: list[FetchedRecord] = []
         lost: list[Place] = []
         for topic in answer.responses:
             for part in topic.partitions:
@@ -55,7 +55,7 @@ class Reader:
         return records
 
     async def _fetch(self, wait_ms: int) -> FetchResponse:
-        # The first partitions of a request fill the answer, so each comes first in its turn.
+        # The first partitions of a request may fill the answer, so the order rotates.
         self._order.append(self._order.pop(0))
         topics: dict[str, list[FetchPartition]] = {}
         for topic, partition in self._order:
@@ -75,8 +75,8 @@ class Reader:
         check(answer.error_code, "reading")
         return answer
 
-    def _read(self, place: Place, data: Buffer) -> Iterator[Fetched]:
-        """The records from the position on; control batches and what a batch holds before it are stepped over."""
+    def _read(self, place: Place, data: Buffer) -> Iterator[FetchedRecord]:
+        """Decode the records from the position on; control batches and earlier records are left out."""
         for view in whole_batches(memoryview(data)):
             fields = header.HEADER.unpack_from(view)
             base_offset, attributes, last_delta = fields[0], fields[5], fields[6]
@@ -84,7 +84,7 @@ class Reader:
                 for record in decode_batch(view):
                     if record.offset >= self.positions[place]:
                         line = Line(key=record.key, value=record.value, headers=record.headers)
-                        yield Fetched(
+                        yield FetchedRecord(
                             topic=place[0],
                             partition=place[1],
                             offset=record.offset,
@@ -95,7 +95,7 @@ class Reader:
 
 
 def whole_batches(view: memoryview) -> Iterator[memoryview]:
-    """A server may cut the last batch at the limit of the answer; the rest comes with the next one."""
+    """The complete batches of an answer: a server may cut the last one, and the next fetch gives it whole."""
     start = 0
     while start + header.HEADER_SIZE <= len(view):
         size = int.from_bytes(view[start + 8 : start + 12], "big") + header.PREFIX_SIZE

@@ -1,4 +1,4 @@
-"""Records as lines: plain text with separators, or JSON that goes both ways. Pure."""
+"""Records as lines of text: plain with separators, or JSON, which is read and written. Pure."""
 
 import base64
 import json
@@ -12,16 +12,16 @@ Header = tuple[str, bytes | None]
 READ = ("key", "value", "headers", "partition", "timestamp")
 """The fields of a line of JSON that make a record."""
 IGNORED = ("topic", "offset")
-"""Those that `consume` prints too, and that whoever writes the line again decides anew."""
+"""Fields that `consume` prints and `produce` ignores: a record that is written again gets new ones."""
 
 
 class BadLine(LakestreamError):
-    """A line that is no record; the message says why."""
+    """A line that cannot be a record; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A record as somebody typed it."""
+    """A record as a line of input or output."""
 
     key: bytes | None
     value: bytes | None
@@ -31,7 +31,7 @@ class Line:
 
 
 def size_of(line: Line) -> int:
-    """Bytes that its user gave it: key, value and headers."""
+    """The bytes of the record's key, value and headers."""
     headers = sum(len(name) + len(value or b"") for name, value in line.headers)
     return len(line.key or b"") + len(line.value or b"") + headers
 
@@ -41,18 +41,18 @@ def parse_text(line: bytes, key_separator: str | None) -> Line:
         return Line(key=None, value=line)
     key, found, value = line.partition(key_separator.encode())
     if not found:
-        raise BadLine(f"there is no key separator {key_separator!r} in it")
+        raise BadLine(f"the line has no key separator {key_separator!r}")
     return Line(key=key, value=value)
 
 
 def parse_json(line: bytes) -> Line:
-    """An object with any of the fields READ. Another one is refused, or the record would lack what it says."""
+    """A line with a JSON object of the fields READ. An unknown field is refused: the record could not hold it."""
     try:
         document = json.loads(line)
     except ValueError as error:
-        raise BadLine(f"it is no JSON: {error}") from None
+        raise BadLine(f"the line is not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise BadLine('it has to be an object such as {"key": "k", "value": "v"}')
+        raise BadLine('the line has to be an object such as {"key": "k", "value": "v"}')
     for name in document:
         if name not in READ + IGNORED:
             ignored = f"{' and '.join(IGNORED)} are ignored"
@@ -71,7 +71,7 @@ def parse_json(line: bytes) -> Line:
 
 
 def format_json(topic: str, partition: int, offset: int, timestamp: int, line: Line) -> bytes:
-    """What is no UTF-8 becomes {"base64": ...}."""
+    """A record as a JSON line; bytes that are not UTF-8 become {"base64": ...}."""
     document = {
         "topic": topic,
         "partition": partition,
@@ -85,7 +85,7 @@ def format_json(topic: str, partition: int, offset: int, timestamp: int, line: L
 
 
 def format_text(line: Line, key_separator: str | None, with_headers: bool) -> bytes:
-    """[HEADERS tab][KEY separator]VALUE, as Kafka's own console consumer has it; null is written so."""
+    """[HEADERS tab][KEY separator]VALUE, as Kafka's console consumer prints it; a missing value is `null`."""
     parts = []
     if with_headers:
         shown = [name.encode() + b":" + (b"null" if value is None else value) for name, value in line.headers]
@@ -106,7 +106,7 @@ def _to_json(data: bytes | None) -> str | Mapping[str, str] | None:
 
 
 def _from_json(value: Any) -> bytes | None:
-    """Text as it is, {"base64": ...} as bytes, anything else as JSON."""
+    """The bytes of a field: text as it is, {"base64": ...} decoded, any other value as JSON."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -115,7 +115,8 @@ def _from_json(value: Any) -> bytes | None:
         try:
             return base64.b64decode(value["base64"], validate=True)
         except ValueError:
-            raise BadLine("its base64 cannot be read") from None
+            raise BadLine("its base64 cannot be decoded") from None
+
     return json.dumps(value, separators=(",", ":")).encode()
 
 

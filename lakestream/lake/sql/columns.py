@@ -1,8 +1,8 @@
 """How data files hold the columns that users added, for scans by DuckDB that find columns by name.
 
-Most files have nothing of them, or have them as the table does. Others have them under an earlier name, or of a smaller
-type: a scan of these says which of its columns is which, and DuckDB widens. What is left (a nested column that has
-changed, names that differ in capitals only) is awkward: such files are read row group by row group.
+Most files lack them, or have them as the table does. Others have them under an earlier name, or of a smaller type: a
+scan of these maps the names, and DuckDB widens. Files that a scan cannot convert (a changed nested column, names that
+differ in capitals only) are read row group by row group.
 """
 
 from collections.abc import Sequence
@@ -10,49 +10,50 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA, added_fields, field_id_of
-from lakestream.data.tables.reading.footers import Footer
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS, StreamColumns, field_id_of
+from lakestream.data.tables.reading.footers import FileFooter
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredColumns:
     """How some files hold the added columns: item i is name and type of added column i in the file, if it has it."""
 
     columns: tuple[tuple[str, pa.DataType] | None, ...]
+    stream: StreamColumns = RAW_COLUMNS
 
     def schema(self) -> pa.Schema:
-        """What a scan of such a file asks for."""
-        return pa.schema([*ARROW_SCHEMA, *(pa.field(*one) for one in self.columns if one is not None)])
+        """The columns that a scan of such a file asks for."""
+        return self.stream.with_added([pa.field(*one) for one in self.columns if one is not None])
 
     def select(self, added: Sequence[pa.Field]) -> str:
-        """What a query makes of that: the columns by their names of today."""
-        found = [quoted(name) for name in ARROW_SCHEMA.names]
+        """The columns of the query by their names of today."""
+        found = [quoted(name) for name in self.stream.schema.names]
         for stored, field in zip(self.columns, added, strict=True):
             found.append(f"{'NULL' if stored is None else quoted(stored[0])} AS {quoted(field.name)}")
         return ", ".join(found)
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes any."""
+    """A name in quotes for SQL."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
 
-def held_in(footer: Footer, added: Sequence[pa.Field]) -> Held | None:
-    """How a file holds the added columns; None if it is awkward."""
-    stored = {field_id_of(field): field for field in added_fields(footer.metadata.schema.to_arrow_schema())}
+def held_in(footer: FileFooter, added: Sequence[pa.Field], stream: StreamColumns = RAW_COLUMNS) -> StoredColumns | None:
+    """How a file holds the added columns; None if a scan cannot convert them."""
+    stored = {field_id_of(field): field for field in stream.added_fields(footer.metadata.schema.to_arrow_schema())}
     columns = tuple(stored.get(field_id_of(field)) for field in added)
-    names = [name.casefold() for name in (*ARROW_SCHEMA.names, *(one.name for one in columns if one is not None))]
+    names = [name.casefold() for name in (*stream.schema.names, *(one.name for one in columns if one is not None))]
     if len(set(names)) < len(names):
         return None
     for one, field in zip(columns, added, strict=True):
         if one is not None and not _widens(one.type, field.type):
             return None
-    return Held(tuple(None if one is None else (one.name, one.type) for one in columns))
+    return StoredColumns(tuple(None if one is None else (one.name, one.type) for one in columns), stream)
 
 
 def _widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether DuckDB makes one type of the other by itself, without a loss."""
+    """Whether DuckDB converts the stored type to the wanted one by itself, without a loss."""
     if pa.types.is_nested(stored):
         return _same_children(stored, wanted)
     if any(stored in kinds and wanted in kinds[kinds.index(stored) :] for kinds in _WIDER):

@@ -1,6 +1,6 @@
 """A table store as a file system of Arrow: data files are read by ranges, through the store's own client and limits.
 
-What turns out to be gone is remembered, since Arrow and DuckDB make plain text of every error on its way up.
+Errors are kept here, since Arrow and DuckDB turn every error into plain text.
 """
 
 import io
@@ -14,8 +14,8 @@ from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import LakestreamError
 
 
-class Faults:
-    """The first error of ours that a query ran into."""
+class ReadFaults:
+    """The first LakestreamError of a query."""
 
     def __init__(self) -> None:
         self.first: LakestreamError | None = None
@@ -27,7 +27,7 @@ class Faults:
 class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]
     """Some files of a store, by their URIs, whose sizes are known."""
 
-    def __init__(self, store: TableStore, sizes: Mapping[str, int], faults: Faults) -> None:
+    def __init__(self, store: TableStore, sizes: Mapping[str, int], faults: ReadFaults) -> None:
         self._store = store
         self._sizes = sizes
         self._faults = faults
@@ -63,7 +63,7 @@ class StoreFiles(fs.FileSystemHandler):  # type: ignore[misc]
 class RangedFile(io.RawIOBase):
     """One file of a store, read range by range as it is asked for."""
 
-    def __init__(self, store: TableStore, uri: str, size: int, faults: Faults) -> None:
+    def __init__(self, store: TableStore, uri: str, size: int, faults: ReadFaults) -> None:
         self._store = store
         self._uri = uri
         self._size = size

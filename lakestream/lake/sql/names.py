@@ -1,4 +1,4 @@
-"""Names in a query, and what they are names of: topics, or tables that users made in the catalog beside them.
+"""Resolves names in a query to topics, or to users' own tables in the catalog.
 
 Any of orders, streams.orders, "with.dots-and-dashes", my.topic (if a topic has that name) and namespace.table.
 """
@@ -18,8 +18,8 @@ from lakestream.data.tables.conditions.sql_trees import Name, tables_in
 from lakestream.data.tables.reading.tail import TIMEOUT_S, TopicTail, fetch_tails
 from lakestream.errors import Missing, NoTables, Retry
 from lakestream.lake.sql.columns import quoted
-from lakestream.lake.sql.files import Faults
-from lakestream.lake.sql.sources import Rows
+from lakestream.lake.sql.files import ReadFaults
+from lakestream.lake.sql.sources import RepeatableRows
 from lakestream.model.catalog.names import STREAMS
 
 OWN_SCHEMAS = ("main", "temp", "information_schema", "pg_catalog")
@@ -52,29 +52,29 @@ class UserTable:
     def __init__(self, table: Any) -> None:
         self._table = table
 
-    def rows(self, faults: Faults) -> Rows:
-        return Rows(self._scanned().schema, self._scanned, faults)
+    def rows(self, faults: ReadFaults) -> RepeatableRows:
+        return RepeatableRows(self._scanned().schema, self._scanned, faults)
 
     def _scanned(self) -> Any:
         return self._table.scan().to_arrow_batch_reader()
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What names of a query stand for."""
+class ResolvedNames:
+    """The topics and tables that the names of a query stand for."""
 
     topics: dict[Name, TopicTail] = field(default_factory=dict)
     tables: dict[Name, UserTable] = field(default_factory=dict)
 
 
 class Directory:
-    """What a broker knows by name."""
+    """The topics and tables that a broker knows."""
 
     def __init__(self, broker: str) -> None:
         self._broker = broker
 
-    def find(self, names: Sequence[Name]) -> Found:
-        """Names that are neither topics nor tables are left out: they may be files, or made by the query itself."""
+    def find(self, names: Sequence[Name]) -> ResolvedNames:
+        """Finds topics and tables. Other names are left out: they may be files, or defined by the query itself."""
         wanted = {name: topic_name(name) for name in names if len(name) == 1 or _may_be_ours(name)}
         tails = self._tails(wanted.values())
         if missing := [topic for topic in wanted.values() if topic not in tails]:
@@ -83,7 +83,7 @@ class Directory:
             if others:
                 wanted = {name: others.get(topic, topic) for name, topic in wanted.items()}
                 tails = self._tails(wanted.values())
-        found = Found({name: tails[topic] for name, topic in wanted.items() if topic in tails})
+        found = ResolvedNames({name: tails[topic] for name, topic in wanted.items() if topic in tails})
         for name, topic in wanted.items():
             if topic not in tails and len(name) > 1 and (table := self._user_table(name)) is not None:
                 found.tables[name] = table
@@ -120,7 +120,7 @@ class Directory:
             raise Retry(f"the catalog at {self._broker}: {error}") from error
 
     def unknown(self, name: str) -> str:
-        """What to say to somebody who asked for it."""
+        """The message for a name that is unknown."""
         known = self.topics()
         near = difflib.get_close_matches(name, known, n=NEAR_MAX)
         near += [topic for topic in known if name in topic.split(".") and topic not in near][:NEAR_MAX]
@@ -129,12 +129,12 @@ class Directory:
 
 
 def _may_be_ours(name: Name) -> bool:
-    """DuckDB's own schemas are no namespaces; a topic may well have such a name."""
+    """Whether a name may be in our catalog: DuckDB's own schemas are no namespaces, but may be topics."""
     return len(name) == 2 and name[0] not in OWN_SCHEMAS
 
 
 def topic_name(name: Name) -> str:
-    """The topic that a name would be: the namespace of topics need not be said."""
+    """The topic that a name means, with or without the namespace of topics."""
     return ".".join(name[1:] if len(name) > 1 and name[0].casefold() == STREAMS else name)
 
 

@@ -1,4 +1,4 @@
-"""Rows of an answer as text: CSV, JSON, lines of JSON, or cells of a table; or as they are, a stream of Arrow's.
+"""Writes rows of an answer as text (CSV, JSON, JSON lines, cells of a table) or as an Arrow stream.
 
 DuckDB itself makes the text, a batch at a time. Binary columns are shown as text where they are UTF-8, else with \\xHH
 for what is not printable; exact bytes come by Arrow, or by hex() and base64() in the query.
@@ -19,7 +19,7 @@ Cell = str | int | None
 
 
 def write_arrow(answer: Answer, sink: BinaryIO) -> int:
-    """A stream in Arrow's IPC format; how many rows it has."""
+    """Writes a stream in Arrow's IPC format; returns the number of rows."""
     count = 0
     with pa.ipc.new_stream(sink, answer.schema) as writer:
         for batch in answer.batches:
@@ -40,7 +40,7 @@ def write_csv(answer: Answer, sink: BinaryIO) -> int:
 
 
 def write_json(answer: Answer, sink: BinaryIO, *, lines: bool) -> int:
-    """An object a row: one a line, or all in a list."""
+    """Writes an object for each row: one a line, or all in a list."""
     texts = Texts(answer.schema)
     count = 0
     if not lines:
@@ -95,12 +95,12 @@ class Texts:
             self._database.execute(macro)
 
     def columns(self, batch: pa.RecordBatch) -> pa.Table:
-        """Numbers as they are, everything else as text."""
+        """The columns: numbers unchanged, all others as text."""
         chosen = ", ".join(self._text(place) for place in range(len(self._plain)))
         return self._made(batch, chosen).rename_columns(self._names).cast(self.schema)
 
     def objects(self, batch: pa.RecordBatch) -> Iterator[str]:
-        """Every row as a JSON object; of columns of one name the later ones get a number."""
+        """Each row as a JSON object; columns with the same name get a number."""
         fields = (f"{quoted(name)} := {self._value(place)}" for place, name in enumerate(self._plain))
         made = self._made(batch, f"to_json(struct_pack({', '.join(fields)}))::VARCHAR")
         yield from made.column(0).to_pylist()
@@ -121,7 +121,7 @@ class Texts:
 
 
 def _readable(value: str, kind: pa.DataType, depth: int = 0) -> str:
-    """The value in SQL as JSON can have it: bytes as text, no number as null, also inside lists and structs."""
+    """The SQL for a value in JSON: bytes as text, NaN and infinity as null, also inside lists and structs."""
     if _is_binary(kind):
         return f"text({value})"
     if pa.types.is_floating(kind):

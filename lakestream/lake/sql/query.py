@@ -4,7 +4,7 @@
     -> DuckDB runs the query, scanning files and WAL from the store
 
 Every offset up to that moment is seen once, whatever lands, is rewritten or collected meanwhile. If a file or an object
-is gone before the first rows are handed out, the broker is asked again and the query starts over.
+is gone before the first rows are returned, the broker is asked again and the query starts over.
 """
 
 import re
@@ -21,9 +21,9 @@ from lakestream.data.tables.conditions.sql_macros import MACROS
 from lakestream.data.tables.conditions.sql_trees import Name
 from lakestream.errors import LakestreamError, Missing
 from lakestream.lake.sql.columns import quoted
-from lakestream.lake.sql.files import Faults
-from lakestream.lake.sql.names import Directory, Found, names_in, parse_name
-from lakestream.lake.sql.sources import Part, open_stores, topic_parts
+from lakestream.lake.sql.files import ReadFaults
+from lakestream.lake.sql.names import Directory, ResolvedNames, names_in, parse_name
+from lakestream.lake.sql.sources import ScannedPart, open_stores, topic_parts
 
 ATTEMPTS = 5
 HELD_BYTES = 32 << 20
@@ -38,7 +38,7 @@ SETTINGS = {
 }
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 _CHANGES = re.compile(r"is not an table|of type View|Can only (update|delete|merge)|Can only modify view")
-"""What DuckDB says to whoever wants to change a view."""
+"""DuckDB's message for a statement that changes a view."""
 _SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
 
 
@@ -48,7 +48,7 @@ class QueryError(LakestreamError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A query's rows, of which the later ones are made when they are taken."""
+    """A query's rows; they are computed while they are read."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
@@ -58,14 +58,14 @@ class Answer:
 def answered(broker: str, query: str, memory: str = "") -> Iterator[Answer]:
     """Ask a broker (HOST:PORT of its HTTP listener) and DuckDB, which may use about `memory` (such as 2GB).
 
-    Raises QueryError, or what the stores raise.
+    Raises QueryError, or an error of the stores.
     """
     with ExitStack() as stack:
         directory = Directory(broker)
         asked_for: set[Name] = set()
         attempt = 1
         while True:
-            faults = Faults()
+            faults = ReadFaults()
             session = stack.enter_context(_Session(directory, memory, faults))
             try:
                 answer = session.answer(query, asked_for)
@@ -87,7 +87,7 @@ def answered(broker: str, query: str, memory: str = "") -> Iterator[Answer]:
 class _Session:
     """One attempt: a database in memory with views of the topics that the query names."""
 
-    def __init__(self, directory: Directory, memory: str, faults: Faults) -> None:
+    def __init__(self, directory: Directory, memory: str, faults: ReadFaults) -> None:
         self._directory = directory
         self._faults = faults
         self._spill = tempfile.TemporaryDirectory(prefix="lakestream-sql-")
@@ -145,19 +145,19 @@ class _Session:
             raise self.explained(error) from error
 
     def overlooked(self, error: Exception, asked_for: Set[Name]) -> Name | None:
-        """A topic or table that DuckDB asks for, and that was not seen in the query: not every statement has a tree."""
+        """A topic or table that DuckDB asks for and that was not found in the query: not every statement has a tree."""
         missing = _NO_TABLE.search(str(error))
         if not isinstance(error, duckdb.CatalogException) or not missing:
             return None
         said = missing[1].strip('"')
         for name in ((said,), parse_name(said)):
-            found = self._directory.find([name]) if name not in asked_for else Found()
+            found = self._directory.find([name]) if name not in asked_for else ResolvedNames()
             if found.topics or found.tables:
                 return name
         return None
 
     def explained(self, error: Exception) -> LakestreamError:
-        """The error as somebody should read it."""
+        """The error as a user should read it."""
         cause = self._faults.first
         if isinstance(cause, Missing):
             return Missing(
@@ -180,9 +180,9 @@ class _Session:
         for name, tail in found.topics.items():
             self._view(name, topic_parts(open_stores(tail), tail, self._faults))
         for name, table in found.tables.items():
-            self._view(name, [Part(table.rows(self._faults))])
+            self._view(name, [ScannedPart(table.rows(self._faults))])
 
-    def _view(self, name: Name, parts: Sequence[Part]) -> None:
+    def _view(self, name: Name, parts: Sequence[ScannedPart]) -> None:
         selects = []
         for part in parts:
             self._parts += 1

@@ -3,8 +3,8 @@
     state from a broker -> the table at exactly that state -> every file into a ledger -> judged against what landed
     -> the stream, read as a consumer reads it, compared with the ledger -> the tail -> files and objects left over
 
-It only reads, and copes with landing going on beside it: all is judged as of the state that was read first. When
-something looks wrong and the table was changed by others meanwhile, the topic is checked once more.
+The checker only reads. Landing may go on: everything is judged by the state that was read first. If a topic looks wrong
+and another engine changed its table meanwhile, the topic is checked once more.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.summaries import is_our_append
-from lakestream.data.tables.stores.routed_store import open_wide, outside_roots
+from lakestream.data.tables.stores.routed_store import external_roots, open_routed
 from lakestream.data.tables.stores.table_store import DatedStore
 from lakestream.errors import LakestreamError
-from lakestream.lake.verify.objects import Ownership, Patience, check_wal, check_warehouse, list_wal
-from lakestream.lake.verify.report import Kind, Report, TopicReport
-from lakestream.lake.verify.topic import Cluster, TopicCheck, Watch
+from lakestream.lake.verify.objects import GracePeriods, Ownership, check_wal, check_warehouse, list_wal
+from lakestream.lake.verify.report import FindingKind, Report, TopicReport
+from lakestream.lake.verify.topic import CheckedCluster, TopicCheck, Watch
 from lakestream.model.state import State, load
 from lakestream.model.topics import Topic
 
@@ -28,8 +28,8 @@ STATE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """`graces`: whether what the collector and the sweep may still remove is let pass."""
+class CheckOptions:
+    """`graces`: whether objects that the collector and the sweep may still remove are no findings."""
 
     now_ms: int
     graces: bool = True
@@ -38,7 +38,7 @@ class Options:
 class Checker:
     """Checks topics of one cluster, one after the other."""
 
-    def __init__(self, cluster: Cluster, ownership: Ownership, watch: Watch, options: Options) -> None:
+    def __init__(self, cluster: CheckedCluster, ownership: Ownership, watch: Watch, options: CheckOptions) -> None:
         self._cluster = cluster
         self._ownership = ownership
         self._watch = watch
@@ -49,10 +49,10 @@ class Checker:
         """All topics, or the named ones. Raises LakestreamError if not even the state can be read."""
         exported = await self._cluster.exported()
         state = load(exported.checkpoint)
-        store = open_wide(exported.root, lambda: outside_roots(state.catalog))
-        patience = Patience(wal_ms=exported.collected_after_ms)
+        store = open_routed(exported.root, lambda: external_roots(state.catalog))
+        patience = GracePeriods(wal_ms=exported.collected_after_ms)
         if not self._options.graces:
-            patience = Patience(wal_ms=0, rounds_ms=0, others_ms=0)
+            patience = GracePeriods(wal_ms=0, rounds_ms=0, others_ms=0)
         report = Report(cluster=state.cluster, sequence=state.sequence)
         await self._check_wal(report, state, store, patience)
         if not names and not report.unchecked:
@@ -74,7 +74,7 @@ class Checker:
             return await self._state()
         return self._known[1]
 
-    async def _check_wal(self, report: Report, before: State, store: DatedStore, patience: Patience) -> None:
+    async def _check_wal(self, report: Report, before: State, store: DatedStore, patience: GracePeriods) -> None:
         self._watch.begin("WAL objects", 0)
         try:
             listed = await asyncio.to_thread(list_wal, store, before.cluster)
@@ -85,7 +85,7 @@ class Checker:
         after = await self._state()
         report.findings += check_wal(before, listed, after, store.root, patience, self._options.now_ms)
 
-    async def _check_topic(self, name: str, store: DatedStore, patience: Patience) -> TopicReport:
+    async def _check_topic(self, name: str, store: DatedStore, patience: GracePeriods) -> TopicReport:
         for attempt in range(ATTEMPTS):
             state = await (self._state() if attempt else self._recent())
             check = TopicCheck(self._cluster, store, self._watch, state, name)
@@ -99,7 +99,7 @@ class Checker:
             if not report.findings and not report.unchecked:
                 break
             now = await self._state()
-            if not await asyncio.to_thread(_moved, store, check.state, now, name):
+            if not await asyncio.to_thread(_moved, store, check, now):
                 break
             if attempt == ATTEMPTS - 1:
                 _doubt(report)
@@ -107,15 +107,16 @@ class Checker:
 
 
 def _doubt(report: TopicReport) -> None:
-    """Rows went while the stream was compared with them, each time: that says nothing, either way."""
-    if any(one.kind is Kind.STREAM_DIFFERS for one in report.findings):
-        report.findings = [one for one in report.findings if one.kind is not Kind.STREAM_DIFFERS]
+    """Rows were deleted during each comparison with the stream, so there is no verdict."""
+    if any(one.kind is FindingKind.STREAM_DIFFERS for one in report.findings):
+        report.findings = [one for one in report.findings if one.kind is not FindingKind.STREAM_DIFFERS]
         report.unchecked = f"others changed the table during each of {ATTEMPTS} checks; check again when they rest"
 
 
-def _moved(store: DatedStore, before: State, after: State, name: str) -> bool:
-    """Whether what was checked may have changed under the checker's hands, other than by our own landing."""
-    old, new = before.topics.by_name.get(name), after.topics.by_name.get(name)
+def _moved(store: DatedStore, check: TopicCheck, after: State) -> bool:
+    """Whether the table changed during the check, other than by our own landing."""
+    before = check.state
+    old, new = before.topics.by_name.get(check.name), after.topics.by_name.get(check.name)
     if old is None or new is None or old.id != new.id:
         return old is not new
     if _starts(before, old) != _starts(after, new):
@@ -126,12 +127,11 @@ def _moved(store: DatedStore, before: State, after: State, name: str) -> bool:
     if tables[0].location == tables[1].location:
         return False
     try:
-        base = TableMetadata.parse(store.get(tables[0].location)).current_snapshot_id
         metadata = TableMetadata.parse(store.get(tables[1].location))
     except LakestreamError:
         return True
     for head in metadata.ancestors(metadata.current_snapshot_id):
-        if head.snapshot_id == base:
+        if head.snapshot_id == check.snapshot:
             return False
         if not is_our_append(metadata.summary(head.snapshot_id)):
             return True

@@ -1,11 +1,11 @@
-"""What the checker's judge is given, and what it gives back: plain values."""
+"""The input and the result of the checker's judge: plain values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lakestream.lake.verify.ledger import Ledger
 from lakestream.lake.verify.report import Explanation, Finding
-from lakestream.model.catalog.landed import Mark
+from lakestream.model.catalog.landed import LandedMark
 
 REMOVED, CHANGED, CAME_BACK = range(3)
 """What a snapshot did to a row. An UPDATE may be one snapshot that removes it, and another that brings it back."""
@@ -17,7 +17,7 @@ def tag_of(place: int, change: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotNote:
-    """A snapshot that took or changed rows, and what it calls itself."""
+    """A snapshot that removed or changed rows, and the operation in its summary."""
 
     snapshot_id: int
     time_ms: int
@@ -25,8 +25,8 @@ class SnapshotNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """What the table's snapshots did to rows, each tagged by `tag_of` with the snapshot's place in `notes`.
+class SnapshotEffects:
+    """The rows that the table's snapshots changed, each tagged by `tag_of` with the snapshot's place in `notes`.
 
     The hash of a changed row is the old one less the new one, that of one that came back is negative. `complete`: no
     snapshot that could matter is missing.
@@ -39,18 +39,18 @@ class Past:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """What the state knows of a partition."""
+    """The facts that the state has of a partition."""
 
     topic: str
     partition: int
     log_start: int
-    marks: Sequence[Mark]
-    recorded: Sequence[Mark]
+    marks: Sequence[LandedMark]
+    recorded: Sequence[LandedMark]
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What came out."""
+    """The judgement on one partition."""
 
     findings: list[Finding] = field(default_factory=list)
     explained: list[Explanation] = field(default_factory=list)

@@ -1,12 +1,12 @@
-"""The verdict on one partition's rows: pure, from what landed, what is there, and what is known to have gone (T16).
+"""The verdict on one partition's rows: pure, from the rows that landed, that are there, and that were removed (T16).
 
 The state remembers ranges that landed and ranges that were removed, each with a number of records and a sum of hashes.
 Ranges that overlap are judged together. In each such part this has to hold, in number and in hashes:
 
-    landed = found in the table + recorded as removed + taken by snapshots that nobody has recorded yet
+    landed = found in the table + recorded as removed + removed by snapshots that are not recorded yet
 
 Where it does, every row that is there is proven to be the record that was acked. Where it does not, rows were lost or
-changed; or a snapshot that could explain it was expired before it was recorded, and then nobody can prove anything.
+changed; or a snapshot that could explain it was expired before it was recorded, and then nothing can be proven.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from lakestream.lake.verify.facts import CAME_BACK, REMOVED, PartitionFacts, Past, SnapshotNote, Verdict
+from lakestream.lake.verify.facts import CAME_BACK, REMOVED, PartitionFacts, SnapshotEffects, SnapshotNote, Verdict
 from lakestream.lake.verify.ledger import BUCKET_BITS, HASH, OFFSET, TAG, Ledger, Numbers
 from lakestream.lake.verify.ranges import Ranges
-from lakestream.lake.verify.report import Explanation, Finding, Kind, Range, Why
-from lakestream.model.catalog.landed import Mark
+from lakestream.lake.verify.report import Explanation, Finding, FindingKind, Range, Why
+from lakestream.model.catalog.landed import LandedMark
 
 _HASHES = 1 << 64
 _BUCKET = 1 << BUCKET_BITS
@@ -43,20 +43,22 @@ class _Part:
     missing_below: Ranges = field(default_factory=Ranges)
 
 
-def judge_partition(facts: PartitionFacts, table: Ledger, own_files: Sequence[bool], past: Past) -> Verdict:
-    """`table` is tagged with numbers of files; `own_files` says which of them we wrote, and nobody deleted from."""
-    judge = _Judge(facts, past)
+def judge_partition(
+    facts: PartitionFacts, table: Ledger, own_files: Sequence[bool], effects: SnapshotEffects
+) -> Verdict:
+    """`table` is tagged with numbers of files; `own_files` are those that we wrote and that have no deletes."""
+    judge = _Judge(facts, effects)
     files = np.array([not own for own in own_files] or [False])
     for number in judge.bucket_numbers(table):
         lines = table.bucket(facts.partition, number)
-        judge.add(number, lines, files[lines[:, TAG]], past.removals.bucket(facts.partition, number))
+        judge.add(number, lines, files[lines[:, TAG]], effects.removals.bucket(facts.partition, number))
     return judge.verdict()
 
 
 class _Judge:
-    def __init__(self, facts: PartitionFacts, past: Past) -> None:
+    def __init__(self, facts: PartitionFacts, effects: SnapshotEffects) -> None:
         self._facts = facts
-        self._past = past
+        self._effects = effects
         self._parts = _parts(facts)
         self._starts = np.array([part.start for part in self._parts], dtype=np.int64)
         self._ends = np.array([part.end for part in self._parts], dtype=np.int64)
@@ -66,7 +68,7 @@ class _Judge:
 
     def bucket_numbers(self, table: Ledger) -> list[int]:
         partition = self._facts.partition
-        numbers = {*table.buckets(partition), *self._past.removals.buckets(partition)}
+        numbers = {*table.buckets(partition), *self._effects.removals.buckets(partition)}
         for mark in self._facts.marks:
             numbers.update(range(mark.start >> BUCKET_BITS, ((mark.end - 1) >> BUCKET_BITS) + 1))
         return sorted(numbers)
@@ -91,7 +93,7 @@ class _Judge:
             part.missing.add(at[below:])
 
     def _add_removals(self, removals: Numbers, expected: Mask, base: int) -> None:
-        """Add up what snapshots did; what they removed, and is not there, is not missing."""
+        """Adds up the changes of snapshots; rows that they removed are not missing."""
         changes = removals[:, TAG] & 3
         self._sum("taken", removals[:, OFFSET], removals[:, HASH], weights=_WEIGHTS[changes])
         for tag in np.unique(removals[:, TAG]).tolist():
@@ -133,13 +135,15 @@ class _Judge:
     def verdict(self) -> Verdict:
         verdict = Verdict()
         if self._doubled:
-            verdict.findings.append(self._finding(Kind.DOUBLED, "offsets that the table holds twice", self._doubled))
+            verdict.findings.append(
+                self._finding(FindingKind.DOUBLED, "offsets that the table holds twice", self._doubled)
+            )
         if self._stray:
             text = "rows at offsets that never landed"
-            verdict.findings.append(self._finding(Kind.STRAY_ROWS, text, self._stray))
+            verdict.findings.append(self._finding(FindingKind.STRAY_ROWS, text, self._stray))
         for tag, ranges in sorted(self._gone.items()):
             if ranges:
-                self._judge_snapshot(verdict, self._past.notes[tag >> 2], tag & 3, ranges)
+                self._judge_snapshot(verdict, self._effects.notes[tag >> 2], tag & 3, ranges)
         for part in self._parts:
             if part.landed[0]:
                 self._judge_part(verdict, part)
@@ -172,34 +176,38 @@ class _Judge:
             self._explain(verdict, part)
         elif short == 0:
             untouched = not part.foreign and not part.recorded[0] and not part.missing.count
-            if self._past.complete or untouched:
+            if self._effects.complete or untouched:
                 text = "the rows are as many as landed, but not the same: their hashes do not add up"
-                verdict.findings.append(self._finding(Kind.CHANGED, text, rows=0, range_=(part.start, part.end)))
+                verdict.findings.append(self._finding(FindingKind.CHANGED, text, rows=0, range_=(part.start, part.end)))
             else:
                 text = f"the hashes do not add up; {_EXPIRED}"
-                verdict.findings.append(self._finding(Kind.UNPROVABLE, text, rows=0, range_=(part.start, part.end)))
-        elif short < 0 and not self._past.complete:
+                verdict.findings.append(
+                    self._finding(FindingKind.UNPROVABLE, text, rows=0, range_=(part.start, part.end))
+                )
+        elif short < 0 and not self._effects.complete:
             text = f"{sums}, {-short} more than can be; {_EXPIRED}"
             verdict.findings.append(
-                self._finding(Kind.UNPROVABLE, text, rows=-short, range_=(part.start, part.end))
+                self._finding(FindingKind.UNPROVABLE, text, rows=-short, range_=(part.start, part.end))
             )
         elif short < 0:
             text = f"{sums}: {-short} more than can be. Rows that were removed are back, or recorded as removed twice"
             verdict.findings.append(
-                self._finding(Kind.STRAY_ROWS, text, rows=-short, range_=(part.start, part.end))
+                self._finding(FindingKind.STRAY_ROWS, text, rows=-short, range_=(part.start, part.end))
             )
         elif part.missing_below.count >= short:
             text = f"below the log start {self._facts.log_start}"
             verdict.explained.append(self._explanation(Why.RETENTION, text, short, part.missing_below))
             if part.end > self._facts.log_start:
                 text = "rows below the log start went without a record, so the others cannot be proven"
-                verdict.findings.append(self._finding(Kind.UNPROVABLE, text, rows=0, range_=(part.start, part.end)))
-        elif not self._past.complete:
+                verdict.findings.append(
+                    self._finding(FindingKind.UNPROVABLE, text, rows=0, range_=(part.start, part.end))
+                )
+        elif not self._effects.complete:
             text = f"{sums}; {_EXPIRED}"
-            verdict.findings.append(self._finding(Kind.UNPROVABLE, text, part.missing, rows=short))
+            verdict.findings.append(self._finding(FindingKind.UNPROVABLE, text, part.missing, rows=short))
         else:
             text = f"{sums}, and nothing explains why {short} are missing"
-            verdict.findings.append(self._finding(Kind.LOST, text, part.missing, rows=short))
+            verdict.findings.append(self._finding(FindingKind.LOST, text, part.missing, rows=short))
 
     def _explain(self, verdict: Verdict, part: _Part) -> None:
         """Rows are missing, but all adds up: they were recorded when they went, or never were records."""
@@ -222,12 +230,10 @@ class _Judge:
             verdict.explained.append(self._explanation(Why.NO_RECORD, text, count - recorded, part.missing))
 
     def _explanation(self, why: Why, text: str, rows: int, ranges: Ranges) -> Explanation:
-        return Explanation(
-            why=why, text=text, partition=self._facts.partition, rows=rows, ranges=ranges.first
-        )
+        return Explanation(why=why, text=text, partition=self._facts.partition, rows=rows, ranges=ranges.first)
 
     def _finding(
-        self, kind: Kind, text: str, ranges: Ranges | None = None, *, rows: int | None = None,
+        self, kind: FindingKind, text: str, ranges: Ranges | None = None, *, rows: int | None = None,
         range_: Range | None = None,
     ) -> Finding:  # fmt: skip
         shown = ranges.first if ranges is not None else [range_] if range_ is not None else []
@@ -245,11 +251,11 @@ _WEIGHTS = np.array([1, 0, -1])
 _TAKING = frozenset(("delete", "overwrite"))
 _MAY = (_TAKING, _TAKING, frozenset(("append", "overwrite")))
 """The operations by which each change may happen. A `replace` promises that the rows stay what they are."""
-_UNSOUND = (Kind.LOST, Kind.CHANGED, Kind.STRAY_ROWS)
+_UNSOUND = (FindingKind.LOST, FindingKind.CHANGED, FindingKind.STRAY_ROWS)
 
 
 def _possible(removals: Numbers) -> Numbers:
-    """Without rows that came, but not back: what nobody had removed before is new, and explains nothing."""
+    """Without rows that were added but never removed before: new rows explain nothing."""
     changes = removals[:, TAG] & 3
     gone = removals[changes == REMOVED, OFFSET]
     kept: Numbers = removals[(changes != CAME_BACK) | np.isin(removals[:, OFFSET], gone)]
@@ -258,7 +264,7 @@ def _possible(removals: Numbers) -> Numbers:
 
 def _parts(facts: PartitionFacts) -> list[_Part]:
     """Marks and recorded ranges, those that overlap as one."""
-    intervals: list[tuple[Mark, bool]] = [(mark, False) for mark in facts.marks if mark.end > mark.start]
+    intervals: list[tuple[LandedMark, bool]] = [(mark, False) for mark in facts.marks if mark.end > mark.start]
     intervals += [(mark, True) for mark in facts.recorded if mark.end > mark.start]
     intervals.sort(key=lambda one: one[0].start)
     parts: list[_Part] = []

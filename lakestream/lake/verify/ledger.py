@@ -1,7 +1,7 @@
 """A ledger of rows for the checker: (offset, hash, tag) of every one, by partition, in order, in bounded memory.
 
-Rows come in any order, as the files of a table have them; they go out in buckets of offsets, sorted. What does not fit
-in memory waits in a nameless temporary file. A row is 24 bytes, so ten million rows are 240 MB of disk at most.
+Rows come in any order, as the files of a table have them; they go out in buckets of offsets, sorted. Rows beyond the
+memory limit wait in a nameless temporary file. A row is 24 bytes, so ten million rows are 240 MB of disk at most.
 """
 
 import tempfile
@@ -22,7 +22,7 @@ _WIDTH = 3
 
 
 class Ledger:
-    """Filled by `add`, then read by `bucket`. What the tag says is the caller's affair."""
+    """Filled by `add`, then read by `bucket`. The caller decides the meaning of the tag."""
 
     def __init__(self, memory_rows: int = MEMORY_ROWS) -> None:
         self._memory_rows = memory_rows
@@ -94,7 +94,7 @@ class Ledger:
         self._held, self._held_rows = {}, 0
 
 
-class Cursor:
+class LedgerCursor:
     """Walks over one partition of a ledger in the order of offsets."""
 
     def __init__(self, ledger: Ledger, partition: int, start: int) -> None:
@@ -112,11 +112,11 @@ class Cursor:
             self._left = self._left[cut:]
             if len(self._left) or self._over:
                 return np.concatenate(taken)
-            following = next(self._pieces, None)
-            if following is None:
+            piece = next(self._pieces, None)
+            if piece is None:
                 self._over = True
             else:
-                self._left = following
+                self._left = piece
 
     @staticmethod
     def _read(ledger: Ledger, partition: int) -> Iterator[Numbers]:

@@ -1,14 +1,13 @@
-"""What lies in the folder or bucket and should not, or should and does not: WAL objects and the files of tables.
+"""Finds WAL objects and table files that should not exist, or that are missing.
 
-What the collector and the sweep have not had the time to remove yet is no finding; all ages are those of the objects
-themselves.
+Objects that the collector and the sweep have had no time to remove are no findings; ages are those of the objects.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lakestream.data.tables.stores.table_store import DatedStore
-from lakestream.lake.verify.report import Finding, Kind
+from lakestream.lake.verify.report import Finding, FindingKind
 from lakestream.model.batches.wal_object import merged_prefix, wal_prefix
 from lakestream.model.catalog.names import STREAMS, warehouse_uri
 from lakestream.model.state import State
@@ -20,8 +19,8 @@ DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How old something may get before it is a finding."""
+class GracePeriods:
+    """The age at which an object without references becomes a finding."""
 
     wal_ms: int
     rounds_ms: int = 900_000
@@ -54,7 +53,9 @@ def list_table(store: DatedStore, folder: str) -> Listed:
     return store.list_dated(f"{folder}/")
 
 
-def check_wal(before: State, listed: Listed, after: State, root: str, patience: Patience, now_ms: int) -> list[Finding]:
+def check_wal(
+    before: State, listed: Listed, after: State, root: str, patience: GracePeriods, now_ms: int
+) -> list[Finding]:
     """Objects that no state refers to, and objects that entries point to and that are not there.
 
     The listing was made between the two states: what is judged garbage by the later one stays garbage (L22), and what
@@ -63,10 +64,10 @@ def check_wal(before: State, listed: Listed, after: State, root: str, patience: 
     keys = {uri[len(root) + 1 :]: (uri, changed_ms) for uri, _, changed_ms in listed}
     listing = at_once(read_names(list(keys), after.cluster))
     verdict = at_once(judge(listing, after, [], patience.wal_ms))
-    leaked = [*verdict.strays, *(key for _, key in verdict.dead if key in keys)]
+    leaked = [*verdict.orphans, *(key for _, key in verdict.dead if key in keys)]
     text = "an object that no state refers to and the collector left"
     findings = [
-        Finding(kind=Kind.WAL_LEAKED, text=text, place=keys[key][0])
+        Finding(kind=FindingKind.WAL_LEAKED, text=text, place=keys[key][0])
         for key in leaked
         if keys[key][1] <= now_ms - patience.wal_ms
     ]
@@ -74,11 +75,11 @@ def check_wal(before: State, listed: Listed, after: State, root: str, patience: 
         key = key_of(after.cluster, after.streams.objects[number])
         if key not in keys:
             text = "records that have not landed lie in an object that is not there"
-            findings.append(Finding(kind=Kind.WAL_MISSING, text=text, place=f"{root}/{key}"))
+            findings.append(Finding(kind=FindingKind.WAL_MISSING, text=text, place=f"{root}/{key}"))
     return findings
 
 
-def check_warehouse(store: DatedStore, state: State, patience: Patience, now_ms: int) -> list[Finding]:
+def check_warehouse(store: DatedStore, state: State, patience: GracePeriods, now_ms: int) -> list[Finding]:
     """Folders among those of the topics' tables that are of no table, and of none that is being purged."""
     place = f"{warehouse_uri(store.root, state.cluster)}/{STREAMS}/"
     known, found = state.catalog.places(), []
@@ -86,7 +87,7 @@ def check_warehouse(store: DatedStore, state: State, patience: Patience, now_ms:
         ages = [changed_ms for _, _, changed_ms in store.list_dated(f"{folder}/")] if folder not in known else []
         if ages and max(ages) <= now_ms - patience.others_ms:
             text = "a table's folder, but of no table that there is"
-            found.append(Finding(kind=Kind.ORPHAN, text=text, place=folder))
+            found.append(Finding(kind=FindingKind.ORPHAN, text=text, place=folder))
     return found
 
 
@@ -96,10 +97,10 @@ def check_orphans(
     known: set[str],
     ownership: Ownership,
     state: State,
-    patience: Patience,
+    patience: GracePeriods,
     now_ms: int,
 ) -> list[Finding]:
-    """Files in the table's folder that nothing leads to. Those of rounds that go on may still be committed (T12)."""
+    """Files in the table's folder without references. Files of rounds under way may still be committed (T12)."""
     suspects = {uri: changed_ms for uri, _, changed_ms in listed if uri not in known}
     ours = set(ownership.over(suspects, state))
     findings = []
@@ -109,5 +110,5 @@ def check_orphans(
         grace_ms = patience.rounds_ms if uri in ours else patience.others_ms
         if changed_ms <= now_ms - grace_ms:
             text = "a file of a round that has ended, but in no snapshot" if uri in ours else "a file in no snapshot"
-            findings.append(Finding(kind=Kind.ORPHAN, text=text, topic=topic, place=uri))
+            findings.append(Finding(kind=FindingKind.ORPHAN, text=text, topic=topic, place=uri))
     return findings

@@ -1,7 +1,7 @@
 """The files of a topic's table, as PyIceberg plans them through the REST catalog: a second opinion beside our own code.
 
-PyIceberg reads metadata and manifests by its own code; only the bytes come through our store, so that whatever the
-brokers can reach, the checker can. Position deletes are matched to data files by PyIceberg as well.
+PyIceberg reads metadata and manifests by its own code; only the bytes come through our store, which reaches all that
+the brokers reach. Position deletes are matched to data files by PyIceberg as well.
 """
 
 import io

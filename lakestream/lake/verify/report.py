@@ -1,4 +1,4 @@
-"""What the checker says: findings, explanations and what could not be checked, for people and for programs."""
+"""The checker's report: findings, explanations and topics that could not be checked, for people and for programs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,8 +10,8 @@ CLEAN, FOUND, UNCHECKED = 0, 1, 2
 RANGES_SHOWN = 10
 
 
-class Kind(StrEnum):
-    """Everything that can be wrong; docs/VERIFY.md explains each."""
+class FindingKind(StrEnum):
+    """The kinds of faults; docs/VERIFY.md explains each."""
 
     LOST = "lost-rows"
     CHANGED = "changed-rows"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Why(StrEnum):
-    """Why rows that landed are not in the table any more, or are other ones; none of it is a fault."""
+    """The reasons, none of them a fault, why rows that landed are gone or changed."""
 
     DELETED = "deleted"
     CHANGED = "changed"
@@ -48,9 +48,9 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something wrong."""
+    """A fault that the checker found."""
 
-    kind: Kind
+    kind: FindingKind
     text: str
     topic: str = ""
     partition: int | None = None
@@ -94,7 +94,7 @@ class TopicReport:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """All topics, and what belongs to none of them."""
+    """All topics, and findings that belong to none of them."""
 
     cluster: str
     sequence: int

@@ -1,6 +1,6 @@
-"""Reading a table's data files for the checker: every row once, its hash into a ledger, the bounds compared.
+"""Reads a table's data files for the checker: every row once, its hash into a ledger, the bounds compared.
 
-Memory does not depend on the files: a row group that somebody made large is read in parts, of a row at least.
+Memory does not depend on the files: a large row group of another engine is read in parts, of a row at least.
 """
 
 import struct
@@ -13,23 +13,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestream.data.tables.files.arrow_view import row_hashes
-from lakestream.data.tables.files.stream_columns import (
-    ARROW_SCHEMA,
-    NAMES,
-    OFFSET_ID,
-    PARTITION_ID,
-    TIMESTAMP_ID,
-    conform,
-)
-from lakestream.data.tables.reading.footers import Footer, read_footer, read_group
+from lakestream.data.tables.files.column_ids import OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
+from lakestream.data.tables.reading.footers import FileFooter, read_footer, read_group
 from lakestream.data.tables.reading.position_deletes import parse_deletes, within
 from lakestream.data.tables.stores.lru import Lru
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing
-from lakestream.lake.sql.files import Faults, RangedFile
+from lakestream.lake.sql.files import RangedFile, ReadFaults
 from lakestream.lake.verify.ledger import Ledger, Numbers
 from lakestream.lake.verify.plan import PlannedFile
-from lakestream.lake.verify.report import Finding, Kind
+from lakestream.lake.verify.report import Finding, FindingKind
 
 DELETE_BYTES = 32 << 20
 WHOLE_BYTES = 32 << 20
@@ -45,7 +39,7 @@ Extremes = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """What was found in a data file."""
+    """The result of reading a data file."""
 
     rows: int
     live: int
@@ -62,7 +56,7 @@ class RowReader:
     def read(
         self, path: str, size: int, deletes: Sequence[str], take: Callable[[pa.RecordBatch], None]
     ) -> ReadFile:
-        """Hand the live rows of each row group to `take`. Raises Missing or Corrupt."""
+        """Passes the live rows of each row group to `take`. Raises Missing or Corrupt."""
         footer = read_footer(self._store, path, size)
         gone = [places for one in deletes if (places := self._deleted(one).get(path)) is not None]
         live, extremes = 0, Extremes()
@@ -80,8 +74,8 @@ class RowReader:
                 take(rows)
         return ReadFile(footer.metadata.num_rows, live, extremes)
 
-    def _batches(self, footer: Footer, size: int) -> Iterator[pa.RecordBatch]:
-        """All rows of a file, in its order: row groups one by one, those that others made large in parts."""
+    def _batches(self, footer: FileFooter, size: int) -> Iterator[pa.RecordBatch]:
+        """All rows of a file, in its order: row groups one by one, large ones in parts."""
         for group in range(footer.metadata.num_row_groups):
             held = footer.metadata.row_group(group)
             if held.total_byte_size <= WHOLE_BYTES:
@@ -90,14 +84,14 @@ class RowReader:
                 parts = self._parts(footer, group, size, max(held.num_rows * PART_BYTES // held.total_byte_size, 1))
             yield from (rows for rows in parts if rows.num_rows)
 
-    def _parts(self, footer: Footer, group: int, size: int, rows: int) -> Iterator[pa.RecordBatch]:
-        faults = Faults()
+    def _parts(self, footer: FileFooter, group: int, size: int, rows: int) -> Iterator[pa.RecordBatch]:
+        faults = ReadFaults()
         source = pa.PythonFile(RangedFile(self._store, footer.path, size, faults), mode="r")
         try:
             # With a buffer the pages of a column come one after the other, and not the whole column at once.
             file = pq.ParquetFile(source, metadata=footer.metadata, pre_buffer=False, buffer_size=PAGE_BYTES)
             for part in file.iter_batches(rows, row_groups=[group], use_threads=False):
-                yield from conform(pa.Table.from_batches([part])).to_batches()
+                yield from RAW_COLUMNS.conform(pa.Table.from_batches([part])).to_batches()
         except (pa.ArrowException, OSError) as error:
             raise faults.first or Corrupt(f"row group {group} of {footer.path} cannot be read: {error}") from error
 
@@ -119,11 +113,11 @@ def row_at(reader: RowReader, file: PlannedFile, partition: int, offset: int) ->
             found.append(rows.filter(pa.array(mask)))
 
     reader.read(file.path, file.size, file.deletes, take)
-    return pa.Table.from_batches(found, schema=ARROW_SCHEMA)
+    return pa.Table.from_batches(found, schema=RAW_COLUMNS.schema)
 
 
 def into(ledger: Ledger, tag: int) -> Callable[[pa.RecordBatch], None]:
-    """Rows go into a ledger with their hashes."""
+    """Puts rows into a ledger with their hashes."""
 
     def take(rows: pa.RecordBatch) -> None:
         partitions = rows.column(0).to_numpy().astype(np.int64)
@@ -138,9 +132,9 @@ Take = Callable[[pa.RecordBatch], None]
 def check_file(
     topic: str, planned: PlannedFile, sizes: Mapping[str, int], reader: RowReader, take: Take
 ) -> tuple[int, list[Finding]]:
-    """Read one file of a table; its live rows, and what is wrong with it."""
+    """Reads one file of a table; returns its live rows and its faults."""
 
-    def finding(kind: Kind, text: str, rows: int = 0) -> Finding:
+    def finding(kind: FindingKind, text: str, rows: int = 0) -> Finding:
         return Finding(kind=kind, text=text, topic=topic, place=planned.path, rows=rows)
 
     size = sizes.get(planned.path, planned.size)
@@ -148,17 +142,17 @@ def check_file(
         found = reader.read(planned.path, size, planned.deletes, take)
     except Missing as error:
         text = f"the table refers to a file that is not there: {error}"
-        return 0, [finding(Kind.FILE_MISSING, text, planned.rows)]
+        return 0, [finding(FindingKind.FILE_MISSING, text, planned.rows)]
     except Corrupt as error:
-        return 0, [finding(Kind.FILE_UNREADABLE, f"a file of the table cannot be read: {error}", planned.rows)]
+        return 0, [finding(FindingKind.FILE_UNREADABLE, f"a file of the table cannot be read: {error}", planned.rows)]
     findings = []
     if size != planned.size:
         text = f"the file has {size} bytes, its manifest says {planned.size}: somebody has written into it"
-        findings.append(finding(Kind.FILE_CHANGED, text))
+        findings.append(finding(FindingKind.FILE_CHANGED, text))
     if found.rows != planned.rows:
         text = f"the file has {found.rows} rows, its manifest says {planned.rows}"
-        findings.append(finding(Kind.FILE_CHANGED, text, abs(found.rows - planned.rows)))
-    findings += [finding(Kind.BOUNDS, text) for text in wrong_bounds(planned, found.extremes)]
+        findings.append(finding(FindingKind.FILE_CHANGED, text, abs(found.rows - planned.rows)))
+    findings += [finding(FindingKind.BOUNDS, text) for text in wrong_bounds(planned, found.extremes)]
     return found.live, findings
 
 
@@ -171,18 +165,17 @@ def wrong_bounds(planned: PlannedFile, extremes: Extremes) -> list[str]:
             low = least if lower is None else struct.unpack(_FORMATS[number], lower)[0]
             high = greatest if upper is None else struct.unpack(_FORMATS[number], upper)[0]
         except struct.error:
-            wrong.append(f"the bounds of {NAMES[number]} in the manifest are no bounds")
+            wrong.append(f"the bounds of {RAW_COLUMNS.names[number]} in the manifest are no bounds")
             continue
         if least < low or greatest > high:
-            wrong.append(
-                f"{NAMES[number]} goes from {least} to {greatest} in the file, from {low} to {high} in its manifest"
-            )
+            name = RAW_COLUMNS.names[number]
+            wrong.append(f"{name} goes from {least} to {greatest} in the file, from {low} to {high} in its manifest")
     return wrong
 
 
 def _widen(extremes: Extremes, rows: pa.RecordBatch) -> None:
     for number in _FORMATS:
-        column = rows.column(NAMES[number])
+        column = rows.column(RAW_COLUMNS.names[number])
         found = pc.min_max(column.view(pa.int64()) if number == TIMESTAMP_ID else column)
         if found["min"].is_valid:
             least, greatest = found["min"].as_py(), found["max"].as_py()

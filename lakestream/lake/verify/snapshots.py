@@ -1,10 +1,10 @@
-"""What a table's snapshots did to its rows since the state last accounted for them (T16).
+"""The changes that a table's snapshots made to rows since the state last accounted for them (T16).
 
 What our own snapshots add and take is in the state: it was noted by the very command that committed them; in another
 catalog right after, and one of which that is not known yet is looked at like others'. Every other snapshot is compared
 with its parent: the files that differ are read on both sides. Rows that are gone, or are other ones, are what that
 snapshot did; files that only moved their rows cancel out. This works while both snapshots are kept. If one that could
-matter is not, the past is incomplete.
+matter is not, the effects are incomplete.
 """
 
 from collections.abc import Callable
@@ -16,25 +16,25 @@ import numpy as np
 from lakestream.data.tables.foreign.allowed_changes import Refused
 from lakestream.data.tables.foreign.rows import Contents, File, contents
 from lakestream.data.tables.iceberg.metadata.table_metadata import SnapshotHead, TableMetadata
-from lakestream.data.tables.iceberg.snapshots_since import since, waits
+from lakestream.data.tables.iceberg.snapshots_since import needs_comparison, unaccounted_snapshots
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing
-from lakestream.lake.verify.facts import CAME_BACK, CHANGED, REMOVED, Past, SnapshotNote, tag_of
+from lakestream.lake.verify.facts import CAME_BACK, CHANGED, REMOVED, SnapshotEffects, SnapshotNote, tag_of
 from lakestream.lake.verify.ledger import HASH, OFFSET, Ledger, Numbers
 from lakestream.lake.verify.rows import RowReader, into
 
 
-def past_of(
-    store: TableStore, metadata: TableMetadata, accounted: int, *, outside: bool = False,
+def snapshot_effects(
+    store: TableStore, metadata: TableMetadata, accounted: int, *, external: bool = False,
     progress: Callable[[int], None] = lambda _: None,
-) -> Past:  # fmt: skip
-    """What all snapshots since then took and changed. Raises Retry."""
-    chain = since(metadata, accounted)
+) -> SnapshotEffects:  # fmt: skip
+    """The rows that all snapshots since then removed and changed. Raises Retry."""
+    chain = unaccounted_snapshots(metadata, accounted)
     by_id = {head.snapshot_id: head for head in metadata.snapshots}
     removals, notes, complete = Ledger(), list[SnapshotNote](), chain.complete
     for head in chain.heads:
         summary = metadata.summary(head.snapshot_id)
-        if not waits(summary, outside=outside):
+        if not needs_comparison(summary, external=external):
             continue
         parent = by_id.get(head.parent_snapshot_id) if head.parent_snapshot_id is not None else None
         if parent is None and (head.parent_snapshot_id is not None or accounted):
@@ -50,7 +50,7 @@ def past_of(
                 snapshot_id=head.snapshot_id, time_ms=head.timestamp_ms, operation=summary.get("operation", "")
             )
         )
-    return Past(removals=removals, notes=notes, complete=complete)
+    return SnapshotEffects(removals=removals, notes=notes, complete=complete)
 
 
 def _compare(
@@ -83,7 +83,7 @@ def _compare(
 
 
 def _affected(before: Contents, after: Contents) -> set[str]:
-    """Data files that are in one snapshot only, or that delete files of one snapshot only may speak of."""
+    """Data files that are in one snapshot only, or that delete files of one snapshot only may name."""
     differ = set(before.data.keys() ^ after.data.keys())
     changed = before.deletes.keys() ^ after.deletes.keys()
     for path in changed:

@@ -15,9 +15,9 @@ import pyarrow as pa
 from lakestream.data.tables.files.arrow_view import row_hashes
 from lakestream.data.tables.files.decode import STAMPED, WalSlice, decode_pieces, decode_slices
 from lakestream.errors import Corrupt, LakestreamError
-from lakestream.lake.verify.ledger import HASH, OFFSET, Cursor, Ledger, Numbers
+from lakestream.lake.verify.ledger import HASH, OFFSET, Ledger, LedgerCursor, Numbers
 from lakestream.lake.verify.ranges import Ranges
-from lakestream.lake.verify.report import Finding, Kind, Range
+from lakestream.lake.verify.report import Finding, FindingKind, Range
 from lakestream.model.batches.header import CONTROL, HEADER, HEADER_SIZE, PREFIX_SIZE
 
 
@@ -26,7 +26,7 @@ class Unreadable(LakestreamError):
 
 
 class RecordSource(Protocol):
-    """Somebody who reads streams by Kafka's protocol."""
+    """A reader of streams by Kafka's protocol."""
 
     async def fetch(self, topic: str, partition: int, offset: int) -> bytes:
         """Batches from the one that holds `offset` on, the last one perhaps cut. Raises Unreadable."""
@@ -34,8 +34,8 @@ class RecordSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What a fetch gave: all records in [start, end), and the offsets that control batches cover."""
+class FetchedPiece:
+    """The result of a fetch: all records in [start, end), and the offsets that control batches cover."""
 
     start: int
     end: int
@@ -57,7 +57,7 @@ class Extent:
 
 @dataclass(slots=True)
 class Compared:
-    """What came out. `differs` is the first offset at which both sides have a row, but not the same."""
+    """The result of a comparison. `differs` is the first offset at which the two rows differ."""
 
     findings: list[Finding]
     rows: int = 0
@@ -65,7 +65,7 @@ class Compared:
     differs: int | None = None
 
 
-async def pieces(source: RecordSource, extent: Extent) -> AsyncIterator[Piece]:
+async def pieces(source: RecordSource, extent: Extent) -> AsyncIterator[FetchedPiece]:
     """The whole stream, in order. Raises Unreadable or Corrupt."""
     at = extent.start
     while at < extent.end:
@@ -88,7 +88,7 @@ async def pieces(source: RecordSource, extent: Extent) -> AsyncIterator[Piece]:
             offsets.append(decoded.rows.column(1).to_numpy())
             hashes.append(row_hashes(decoded.rows))
         controls = [(base, base + last + 1) for base, last, attributes, _ in batches if attributes & CONTROL]
-        yield Piece(at, end, np.concatenate(offsets), np.concatenate(hashes), controls)
+        yield FetchedPiece(at, end, np.concatenate(offsets), np.concatenate(hashes), controls)
         at = end
 
 
@@ -97,7 +97,7 @@ async def compare(
 ) -> Compared:
     """Read the stream once, from its start to its end."""
     compared = Compared([])
-    cursor = Cursor(table, extent.partition, extent.start)
+    cursor = LedgerCursor(table, extent.partition, extent.start)
     only_table, only_stream, other, holes = Ranges(), Ranges(), Ranges(), Ranges()
     at = extent.start
     try:
@@ -113,13 +113,13 @@ async def compare(
             progress(piece.end - piece.start)
     except (Unreadable, Corrupt) as error:
         text = f"the stream cannot be read from offset {at} on: {error}"
-        compared.findings.append(_finding(Kind.UNREADABLE, extent, text, ranges=[(at, extent.end)]))
+        compared.findings.append(_finding(FindingKind.UNREADABLE, extent, text, ranges=[(at, extent.end)]))
     compared.differs = other.first[0][0] if other else None
     for ranges, kind, text in (
-        (only_table, Kind.STREAM_DIFFERS, "rows of the table that consumers do not get"),
-        (only_stream, Kind.STREAM_DIFFERS, "records that consumers get and the table does not have"),
-        (other, Kind.STREAM_DIFFERS, "consumers get other bytes than the table has"),
-        (holes, Kind.TAIL_HOLE, "offsets behind the progress that hold no record"),
+        (only_table, FindingKind.STREAM_DIFFERS, "rows of the table that consumers do not get"),
+        (only_stream, FindingKind.STREAM_DIFFERS, "records that consumers get and the table does not have"),
+        (other, FindingKind.STREAM_DIFFERS, "consumers get other bytes than the table has"),
+        (holes, FindingKind.TAIL_HOLE, "offsets behind the progress that hold no record"),
     ):
         if ranges:
             compared.findings.append(_finding(kind, extent, text, ranges.first, ranges.count))
@@ -134,7 +134,7 @@ async def record_at(source: RecordSource, extent: Extent, offset: int) -> pa.Tab
 
 
 def columns_that_differ(record: pa.Table, row: pa.Table) -> list[str]:
-    """Which parts of a record are other ones in the table, by the names of the columns."""
+    """The columns in which a record differs from the table's row."""
     return [name for name in _COMPARED if record[name].combine_chunks() != row[name].combine_chunks()]
 
 
@@ -152,7 +152,7 @@ def _compare(
     other.add(offsets[right[rows[left, HASH] != hashes[right]]])
 
 
-def _holes(piece: Piece, landed: int, offsets: Numbers) -> Numbers:
+def _holes(piece: FetchedPiece, landed: int, offsets: Numbers) -> Numbers:
     """Offsets of the tail without a record, those aside that a control batch covers."""
     start = max(piece.start, landed)
     if piece.end - start == len(offsets):
@@ -176,7 +176,7 @@ def _batches(data: memoryview) -> "list[tuple[int, int, int, int]]":
     return found
 
 
-def _finding(kind: Kind, extent: Extent, text: str, ranges: list[Range], rows: int = 0) -> Finding:
+def _finding(kind: FindingKind, extent: Extent, text: str, ranges: list[Range], rows: int = 0) -> Finding:
     return Finding(
         kind=kind, text=text, topic=extent.topic, partition=extent.partition, ranges=ranges, rows=rows
     )

@@ -1,4 +1,4 @@
-"""One topic, checked once, as of one state: its table, what became of its rows, its stream and its folder."""
+"""Checks one topic once, by one state: its table, its removed rows, its stream and its folder."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from lakestream.data.tables.iceberg.reachable_files import reachable
 from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY
 from lakestream.data.tables.stores.table_store import DatedStore
 from lakestream.errors import Corrupt, LakestreamError, Missing
-from lakestream.lake.verify.facts import PartitionFacts, Past
+from lakestream.lake.verify.facts import PartitionFacts, SnapshotEffects
 from lakestream.lake.verify.judge import judge_partition
 from lakestream.lake.verify.ledger import Ledger
-from lakestream.lake.verify.objects import Ownership, Patience, check_orphans, list_table
+from lakestream.lake.verify.objects import GracePeriods, Ownership, check_orphans, list_table
 from lakestream.lake.verify.plan import PlannedFile, load_at, load_by_catalog, plan
-from lakestream.lake.verify.report import Finding, Kind, TopicReport
+from lakestream.lake.verify.report import Finding, FindingKind, TopicReport
 from lakestream.lake.verify.rows import RowReader, check_file, into, row_at
-from lakestream.lake.verify.snapshots import past_of
+from lakestream.lake.verify.snapshots import snapshot_effects
 from lakestream.lake.verify.stream import Extent, RecordSource, columns_that_differ, compare, record_at
 from lakestream.metadata.export import Exported
 from lakestream.model.catalog.landed import Landing
@@ -32,7 +32,7 @@ LOADS = 5
 """How often state and catalog are asked until they speak of the same moment."""
 
 
-class Cluster(RecordSource, Protocol):
+class CheckedCluster(RecordSource, Protocol):
     """The brokers, as the checker sees them."""
 
     http: str
@@ -44,7 +44,7 @@ class Cluster(RecordSource, Protocol):
 
 
 class Watch(Protocol):
-    """Somebody who is told how far it is."""
+    """Receives progress: rows checked so far, rows in total."""
 
     def begin(self, what: str, total: int) -> None: ...
 
@@ -52,9 +52,9 @@ class Watch(Protocol):
 
 
 class TopicCheck:
-    """One topic, once."""
+    """One check of one topic."""
 
-    def __init__(self, cluster: Cluster, store: DatedStore, watch: Watch, state: State, name: str) -> None:
+    def __init__(self, cluster: CheckedCluster, store: DatedStore, watch: Watch, state: State, name: str) -> None:
         self._cluster = cluster
         self._store = store
         self._watch = watch
@@ -62,11 +62,13 @@ class TopicCheck:
         self.name = name
         self.ledger = Ledger()
         self.report = TopicReport(topic=name)
+        self._loaded: tuple[str, TableMetadata] | None = None
+        """The metadata file that the check began with: it goes when some later ones have come."""
         self._table_read = False
         self._planned: list[PlannedFile] = []
         """With the sizes that the files have, whatever the manifests say."""
 
-    async def run(self, ownership: Ownership, patience: Patience, now_ms: int) -> None:
+    async def run(self, ownership: Ownership, patience: GracePeriods, now_ms: int) -> None:
         topic = self.state.topics.by_name.get(self.name)
         if topic is None:
             raise Missing(f"there is no topic {self.name!r}")
@@ -80,15 +82,15 @@ class TopicCheck:
                 await asyncio.to_thread(self._check_table, topic, table, loaded, ownership)
                 await asyncio.to_thread(self._check_folder, table, ownership, patience, now_ms)
             except Missing as error:
-                self._found(Kind.FILE_MISSING, f"the table leads to a file that is not there: {error}")
+                self._found(FindingKind.FILE_MISSING, f"the table leads to a file that is not there: {error}")
             except Corrupt as error:
-                self._found(Kind.FILE_UNREADABLE, f"the table cannot be read: {error}", table.location)
+                self._found(FindingKind.FILE_UNREADABLE, f"the table cannot be read: {error}", table.location)
         if landing is not None and landing.held:
             self.report.notes.append(f"nothing lands: {landing.held}")
         await self._check_stream(topic)
 
     async def _settle(self, topic: Topic, table: CatalogTable) -> tuple[CatalogTable, Any]:
-        """State and catalog at the same moment: the table as PyIceberg loads it, and the state that says the same."""
+        """Loads the table by PyIceberg together with a state that names the same metadata file."""
         root = self._store.root
         if table.uuid not in self.state.catalog.keys:
             # It is in a catalog of the user's: the state names its metadata file all the same.
@@ -97,7 +99,7 @@ class TopicCheck:
             try:
                 loaded = await asyncio.to_thread(load_by_catalog, self._cluster.http, root, self.name)
             except Missing as error:
-                self._found(Kind.CATALOG, str(error), table.location)
+                self._found(FindingKind.CATALOG, str(error), table.location)
                 break
             if loaded.metadata_location == table.location:
                 return table, loaded
@@ -107,7 +109,7 @@ class TopicCheck:
                 raise Missing("the topic was deleted meanwhile")
             if now.location == table.location:
                 text = f"the catalog serves {loaded.metadata_location}, the state says {table.location}"
-                self._found(Kind.CATALOG, text, table.location)
+                self._found(FindingKind.CATALOG, text, table.location)
                 break
             self.state, table = state, now
         return table, await asyncio.to_thread(load_at, root, table.location)
@@ -133,31 +135,38 @@ class TopicCheck:
             self.report.findings += findings
             self._watch.advance(one.size)
         self._table_read = True
-        past = past_of(self._store, metadata, landing.accounted, outside=bool(landing.location))
+        effects = snapshot_effects(self._store, metadata, landing.accounted, external=bool(landing.location))
         if landing.unproven:
             # Care looked for a snapshot to account for, and it was gone already.
-            past = replace(past, complete=False)
+            effects = replace(effects, complete=False)
         own_files = [ownership.is_ours(one.path) and not one.deletes for one in planned]
         try:
-            self._judge(topic, landing, own_files, past)
+            self._judge(topic, landing, own_files, effects)
         finally:
-            past.removals.close()
+            effects.removals.close()
 
     def _metadata(self, table: CatalogTable) -> TableMetadata:
-        return TableMetadata.parse(self._store.get(table.location))
+        if self._loaded is None or self._loaded[0] != table.location:
+            self._loaded = table.location, TableMetadata.parse(self._store.get(table.location))
+        return self._loaded[1]
+
+    @property
+    def snapshot(self) -> int | None:
+        """What the table was at when it was read; none if it was empty or could not be read."""
+        return self._loaded[1].current_snapshot_id if self._loaded is not None else None
 
     def _check_binding(self, topic: Topic, table: CatalogTable, metadata: TableMetadata) -> None:
         if metadata.uuid != table.uuid:
             text = f"the metadata file is of table {metadata.uuid}, not {table.uuid}"
-            self._found(Kind.CATALOG, text, table.location)
+            self._found(FindingKind.CATALOG, text, table.location)
         if metadata.properties.get(TOPIC_ID_PROPERTY) != str(UUID(bytes=topic.id)):
-            self._found(Kind.CATALOG, "by its properties the table belongs to another topic", table.location)
+            self._found(FindingKind.CATALOG, "by its properties the table belongs to another topic", table.location)
 
     def _check_progress(self, topic: Topic, metadata: TableMetadata) -> None:
         try:
             progress = unpack_progress(metadata.properties.get(PROGRESS_PROPERTY, ""))
         except Corrupt as error:
-            self._found(Kind.PROGRESS, str(error))
+            self._found(FindingKind.PROGRESS, str(error))
             return
         for stream_id in topic.streams:
             stream = self.state.streams.by_id[stream_id]
@@ -165,9 +174,9 @@ class TopicCheck:
             end = landed.end if landed is not None else 0
             if end != stream.landed:
                 text = f"the table says that offsets below {end} have landed, the state says {stream.landed}"
-                self._found(Kind.PROGRESS, text, partition=stream.partition)
+                self._found(FindingKind.PROGRESS, text, partition=stream.partition)
 
-    def _judge(self, topic: Topic, landing: Landing, own_files: Sequence[bool], past: Past) -> None:
+    def _judge(self, topic: Topic, landing: Landing, own_files: Sequence[bool], effects: SnapshotEffects) -> None:
         known = range(len(topic.streams))
         for partition in sorted({*known, *self.ledger.partitions()}):
             start = self.state.streams.by_id[topic.streams[partition]].start if partition in known else 0
@@ -178,12 +187,12 @@ class TopicCheck:
                 marks=list(landing.marks(partition)),
                 recorded=landing.removed.get(partition, []),
             )
-            verdict = judge_partition(facts, self.ledger, own_files, past)
+            verdict = judge_partition(facts, self.ledger, own_files, effects)
             self.report.findings += verdict.findings
             self.report.explained += verdict.explained
             self.report.proven_rows += verdict.proven
 
-    def _check_folder(self, table: CatalogTable, ownership: Ownership, patience: Patience, now_ms: int) -> None:
+    def _check_folder(self, table: CatalogTable, ownership: Ownership, patience: GracePeriods, now_ms: int) -> None:
         listed = list_table(self._store, root_of(table.location))
         known = reachable(self._store, table.location, self._metadata(table), leaving=True)
         self.report.findings += check_orphans(self.name, listed, known, ownership, self.state, patience, now_ms)
@@ -210,7 +219,7 @@ class TopicCheck:
             self.report.findings += compared.findings
 
     async def _tell_difference(self, extent: Extent, offset: int) -> None:
-        """The first row that differs, looked at on both sides: which parts of it do."""
+        """Names the columns in which the first differing row differs."""
         tag = self.ledger.tag_at(extent.partition, offset)
         if tag is None:
             return
@@ -224,7 +233,7 @@ class TopicCheck:
             where = f"{extent.topic}-{extent.partition}, offset {offset}"
             self.report.notes.append(f"{where}: other {', '.join(names)} than in {file.path}")
 
-    def _found(self, kind: Kind, text: str, place: str = "", partition: int | None = None) -> None:
+    def _found(self, kind: FindingKind, text: str, place: str = "", partition: int | None = None) -> None:
         self.report.findings.append(
             Finding(kind=kind, text=text, topic=self.name, place=place, partition=partition)
         )

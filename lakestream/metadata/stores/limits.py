@@ -1,4 +1,4 @@
-"""What every command log here holds to: the size of an append, and how a page of commands is cut."""
+"""Limits that every command log here keeps: the size of an append, and the size of a page of commands."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +11,7 @@ PAGE_COMMANDS = 65_536
 
 
 def check_append(commands: Sequence[bytes]) -> None:
-    """Refuse an append that no store has to take; the proposer has to split it."""
+    """Raise ValueError for an append above the limits: the proposer has to split it."""
     size = sum(map(len, commands))
     if size > MAX_APPEND_BYTES or len(commands) > MAX_APPEND_COMMANDS:
         raise ValueError(
@@ -23,7 +23,7 @@ def check_append(commands: Sequence[bytes]) -> None:
 def cut_page(commands: Iterable[Logged], limit: int) -> list[Logged]:
     """The first commands that make a page: bounded in count and bytes.
 
-    However large they are, two fit: the one the reader has already (L5), and one more, so that it advances.
+    Two commands fit however large they are: the one that the reader has already (L5), and one more to go on with.
     """
     page: list[Logged] = []
     limit = min(limit, PAGE_COMMANDS)

@@ -11,7 +11,7 @@ from lakestream.metadata.stores.wakeups import Wakeups
 
 @dataclass(slots=True)
 class MemoryLogStore:
-    """What all handles of one log share: the commands from `floor` on, and the notes."""
+    """The state that all handles of one log share: the commands from `floor` on, and the notes."""
 
     commands: list[Logged] = field(default_factory=list)
     floor: int = 1

@@ -1,8 +1,8 @@
 """The process that owns a SQLite command log for several brokers of one machine, behind a Unix socket.
 
-It is no broker: a frozen broker never holds the file, and a frozen client never holds up the owner (L15). Where there
-is one broker only, its own process is the owner, and serves the pipeline (`Owner.serve`).
-Run it as `python -m lakestream.metadata.stores.owner DATABASE SOCKET`, or start it with `start_owner`.
+The owner is no broker: a frozen broker never holds the file, and a frozen client never delays the owner (L15). A single
+broker owns the file in its own process, and serves the pipeline (`Owner.serve`).
+Run it as `python -m lakestream.metadata.stores.owner DATABASE SOCKET`; the process prints `ready` when it serves.
 """
 
 import argparse
@@ -21,13 +21,13 @@ import uvloop
 from lakestream.errors import Corrupt, Halted, LakestreamError, Retry
 from lakestream.metadata.stores import wire
 from lakestream.metadata.stores.sqlite import SqliteLog
-from lakestream.metadata.stores.wire import Frame, Frames, Kind
+from lakestream.metadata.stores.wire import Frame, FrameKind, Frames
 from lakestream.process.readiness import GIVE_UP
 
 MAX_CLIENTS = 256
 MAX_REQUESTS_IN_FLIGHT = 64
 MAX_UNSENT_BYTES = 128 * 1024 * 1024
-"""A client that has not fetched this much of its answers is cut off; it comes back when it is well."""
+"""A client with more unread answers than this is disconnected; a client that reads again reconnects by itself."""
 LOCK_WAIT_S = 5.0
 DRAIN_S = 5.0
 NEWS_POLL_S = 1.0
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Owner:
-    """Serves one log to all who connect. `open` or `serve`, then `close`."""
+    """Serves one log to every client of its socket. `open` or `serve`, then `close`."""
 
     def __init__(self, commands: SqliteLog, socket_path: str) -> None:
         self.commands = commands
@@ -48,7 +48,7 @@ class Owner:
 
     @classmethod
     async def open(cls, database: str | os.PathLike[str], socket_path: str | os.PathLike[str]) -> "Owner":
-        """Take the file and listen. The one who holds the file's lock may replace the socket of a dead owner."""
+        """Lock the file and listen. The holder of the lock may replace the socket of a dead owner."""
         commands = await _open_log(database)
         try:
             return await cls.serve(commands, socket_path)
@@ -58,7 +58,7 @@ class Owner:
 
     @classmethod
     async def serve(cls, commands: SqliteLog, socket_path: str | os.PathLike[str]) -> "Owner":
-        """Let others use a log that is open in this process."""
+        """Share a log that is open in this process."""
         owner = cls(commands, os.fspath(socket_path))
         listener = _bind(owner._socket_path)
         owner._server = await asyncio.get_running_loop().create_unix_server(lambda: _Client(owner), sock=listener)
@@ -66,7 +66,7 @@ class Owner:
         return owner
 
     async def close(self) -> None:
-        """Answer what has come in, then let go of everything."""
+        """Answer the requests that have arrived, then close the socket and the file."""
         assert self._server is not None and self._news is not None
         self._server.close()
         self._news.cancel()
@@ -80,7 +80,7 @@ class Owner:
 
     async def _spread_news(self) -> None:
         told = self.commands.last
-        with contextlib.suppress(Retry):  # when it was closed there is no more news
+        with contextlib.suppress(Retry):  # a closed log has no more news
             while True:
                 await self.commands.wait(told, NEWS_POLL_S)
                 if self.commands.last != told:
@@ -90,7 +90,7 @@ class Owner:
 
 
 class _Client(asyncio.Protocol):
-    """One connection. Requests run at once, up to a limit; while its answers do not drain, no more are taken in."""
+    """One connection. Requests run at once, up to a limit. No request is read while answers wait to be read."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -128,13 +128,13 @@ class _Client(asyncio.Protocol):
         self._take_requests()
 
     def tell(self, last: int) -> None:
-        """Push a hint, unless the answer to an append is about to carry the news itself.
+        """Push a hint that the log has grown, unless the answer to an append is about to carry the news.
 
-        A client that does not read gets one hint when it reads again, instead of a heap of them.
+        A client that does not read gets one hint when it reads again.
         """
         if last > self._told and self._greeted and not self._stuck and not self._appending:
             self._told = last
-            self._write(wire.frame(Kind.NEWS, 0, wire.encode_sequence(last)))
+            self._write(wire.frame(FrameKind.NEWS, 0, wire.encode_sequence(last)))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -146,7 +146,7 @@ class _Client(asyncio.Protocol):
                 self._take(request)
         except LakestreamError as error:
             log.warning("dropped a client of the command log: %s", error)
-            self._write(wire.frame(Kind.FAILED, 0, wire.encode_error(error)))
+            self._write(wire.frame(FrameKind.FAILED, 0, wire.encode_error(error)))
             self.close()
         if self._transport is not None and not self._transport.is_closing():
             if self._full():
@@ -159,31 +159,31 @@ class _Client(asyncio.Protocol):
 
     def _take(self, request: Frame) -> None:
         if not self._greeted:
-            if request.kind != Kind.HELLO:
+            if request.kind != FrameKind.HELLO:
                 raise Corrupt("the first frame is no greeting")
             wire.decode_hello(request.payload)
             self._greeted = True
             self._told = self._owner.commands.last
-            self._write(wire.frame(Kind.WELCOME, request.request, wire.encode_hello(self._told)))
+            self._write(wire.frame(FrameKind.WELCOME, request.request, wire.encode_hello(self._told)))
             return
         self._in_flight += 1
-        self._appending += request.kind == Kind.APPEND
+        self._appending += request.kind == FrameKind.APPEND
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._owner.tasks.add(task)
         task.add_done_callback(self._owner.tasks.discard)
 
     async def _answer(self, request: Frame) -> None:
         try:
-            if request.kind == Kind.APPEND:
-                kind, payload = Kind.APPENDED, await self._append(request.payload)
+            if request.kind == FrameKind.APPEND:
+                kind, payload = FrameKind.APPENDED, await self._append(request.payload)
             else:
                 kind, payload = await _act(self._owner.commands, request)
         except LakestreamError as error:
-            kind, payload = Kind.FAILED, wire.encode_error(error)
-        except (ValueError, OverflowError) as error:  # a limit that a well-behaved client checks itself
-            kind, payload = Kind.FAILED, wire.encode_error(Halted(str(error)))
+            kind, payload = FrameKind.FAILED, wire.encode_error(error)
+        except (ValueError, OverflowError) as error:  # a limit that our own client checks before it sends
+            kind, payload = FrameKind.FAILED, wire.encode_error(Halted(str(error)))
         self._in_flight -= 1
-        self._appending -= request.kind == Kind.APPEND
+        self._appending -= request.kind == FrameKind.APPEND
         self._write(wire.frame(kind, request.request, payload))
         self.tell(self._owner.commands.last)
         self._take_requests()
@@ -203,24 +203,24 @@ class _Client(asyncio.Protocol):
             self._transport.abort()
 
 
-async def _act(commands: SqliteLog, request: Frame) -> tuple[Kind, bytes]:
+async def _act(commands: SqliteLog, request: Frame) -> tuple[FrameKind, bytes]:
     match request.kind:
-        case Kind.READ:
-            return Kind.PAGE, wire.encode_page(await commands.read(*wire.decode_read(request.payload)))
-        case Kind.SAVE_CHECKPOINT:
+        case FrameKind.READ:
+            return FrameKind.PAGE, wire.encode_page(await commands.read(*wire.decode_read(request.payload)))
+        case FrameKind.SAVE_CHECKPOINT:
             for note in wire.decode_notes(request.payload):
                 await commands.save_checkpoint(note)
-            return Kind.DONE, b""
-        case Kind.CHECKPOINTS:
-            return Kind.NOTES, wire.encode_notes(await commands.checkpoints())
-        case Kind.TRUNCATE:
+            return FrameKind.DONE, b""
+        case FrameKind.CHECKPOINTS:
+            return FrameKind.NOTES, wire.encode_notes(await commands.checkpoints())
+        case FrameKind.TRUNCATE:
             await commands.truncate(wire.decode_sequence(request.payload))
-            return Kind.DONE, b""
+            return FrameKind.DONE, b""
     raise Halted(f"the command log's owner does not know requests of kind {request.kind}")
 
 
 async def _open_log(database: str | os.PathLike[str]) -> SqliteLog:
-    """Wait a little for the lock: the owner before us may be on its way out."""
+    """Wait a little for the lock: the previous owner may be about to end."""
     deadline = asyncio.get_running_loop().time() + LOCK_WAIT_S
     while True:
         try:
@@ -235,7 +235,7 @@ def _bind(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(path)
-        umask = os.umask(0o177)  # nobody else may connect, not even between bind and chmod
+        umask = os.umask(0o177)  # no other user may connect, not even between bind and chmod
         try:
             listener.bind(path)
         finally:
@@ -262,53 +262,25 @@ def _remove_stale(path: str) -> None:
             raise Halted(f"{path} is the socket of another command log's owner, which is alive")
 
 
-async def start_owner(
-    database: str | os.PathLike[str], socket_path: str | os.PathLike[str]
-) -> asyncio.subprocess.Process:
-    """Start an owner as a child that ends with this process; return when it serves. Keep the result, and its stdin."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "lakestream.metadata.stores.owner", "--supervised"),
-        *(os.fspath(database), os.fspath(socket_path)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    if await process.stdout.readline() != b"ready\n":
-        raise Retry(f"the owner of {os.fspath(database)} ended with status {await process.wait()}")
-    return process
-
-
-async def run_owner(database: str, socket_path: str, *, supervised: bool) -> None:
-    """Own and serve until SIGTERM; if supervised, until standard input ends, which it does when the parent dies."""
+async def run_owner(database: str, socket_path: str) -> None:
+    """Own the file and serve it until SIGTERM."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    # A terminal's interrupt reaches all processes; the brokers still need us while they drain.
-    loop.add_signal_handler(signal.SIGINT, (lambda: None) if supervised else stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
     owner = await Owner.open(database, socket_path)
-    if supervised:
-        await loop.connect_read_pipe(lambda: _Leash(stop), sys.stdin)
     print("ready", flush=True)
     await stop.wait()
     await owner.close()
-
-
-class _Leash(asyncio.Protocol):
-    def __init__(self, stop: asyncio.Event) -> None:
-        self._stop = stop
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._stop.set()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="lakestream.metadata.stores.owner", description=__doc__)
     parser.add_argument("database", help="the SQLite file; made if it is not there")
     parser.add_argument("socket", help="where to listen")
-    parser.add_argument("--supervised", action="store_true", help="end when standard input ends")
     given = parser.parse_args(arguments)
     try:
-        uvloop.run(run_owner(given.database, given.socket, supervised=given.supervised))
+        uvloop.run(run_owner(given.database, given.socket))
     except (LakestreamError, OSError) as error:
         print(f"command log owner: {error}", file=sys.stderr)
         return GIVE_UP if isinstance(error, Corrupt) else 1

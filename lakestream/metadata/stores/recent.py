@@ -1,4 +1,4 @@
-"""The newest commands of a log, kept in memory, so that those who keep up never read the disk."""
+"""The newest commands of a log in memory, so that a reader that keeps up never reads the disk."""
 
 import sys
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Recent:
         return self._first + len(self._commands) - 1
 
     def extend(self, first: int, commands: Sequence[bytes]) -> None:
-        if first != self.last + 1:  # the store was opened anew in between: what we remember may not be what it holds
+        if first != self.last + 1:  # the store was opened anew: the remembered commands may not be in it
             self._commands.clear()
             self._first, self._bytes = first, 0
         self._commands.extend(commands)
@@ -32,7 +32,7 @@ class Recent:
             self._shrink()
 
     def page(self, start: int, limit: int) -> list[Logged] | None:
-        """The page from `start` on; None if it begins before the window."""
+        """The page from `start` on; None if `start` lies before the window."""
         index = start - self._first
         if index < 0:
             return None
@@ -41,7 +41,7 @@ class Recent:
         return cut_page(zip(count(start), self._commands[index : index + max(limit, 0)], strict=False), limit)
 
     def forget(self) -> None:
-        """What the store holds is in doubt: remember nothing until the next append shows where it stands."""
+        """Drop everything until the next append, because the content of the store is in doubt."""
         self._commands.clear()
         self._first, self._bytes = sys.maxsize, 0
 

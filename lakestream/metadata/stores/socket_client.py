@@ -1,4 +1,4 @@
-"""A command log that lives in another process: the client of owner.py. It reconnects by itself."""
+"""A command log in another process: the client of owner.py, which reconnects by itself."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from lakestream.interfaces import Appended, CheckpointNote, Logged
 from lakestream.metadata.stores import wire
 from lakestream.metadata.stores.limits import check_append
 from lakestream.metadata.stores.wakeups import Wakeups
-from lakestream.metadata.stores.wire import Frame, Frames, Kind
+from lakestream.metadata.stores.wire import Frame, FrameKind, Frames
 
 MAX_REQUESTS_IN_FLIGHT = 1024
 RECONNECT_FIRST_S = 0.005
@@ -54,27 +54,27 @@ class SocketLog:
 
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
         check_append(commands)
-        answer = await self._ask(Kind.APPEND, wire.encode_append(commands, after), Kind.APPENDED, Unknown)
+        answer = await self._ask(FrameKind.APPEND, wire.encode_append(commands, after), FrameKind.APPENDED, Unknown)
         appended = Appended(wire.decode_sequence(answer), wire.decode_page(answer[8:]))
         if appended.tail and appended.tail[-1][0] > self.wakeups.last:  # the owner sends no news of what the tail shows
             self.wakeups.announce(appended.tail[-1][0])
         return appended
 
     async def read(self, after: int, limit: int) -> list[Logged]:
-        return wire.decode_page(await self._ask(Kind.READ, wire.encode_read(after, limit), Kind.PAGE))
+        return wire.decode_page(await self._ask(FrameKind.READ, wire.encode_read(after, limit), FrameKind.PAGE))
 
     async def wait(self, after: int, timeout_s: float) -> None:
         self._check_open()
         await self.wakeups.wait(after, timeout_s)
 
     async def save_checkpoint(self, note: CheckpointNote) -> None:
-        await self._ask(Kind.SAVE_CHECKPOINT, wire.encode_notes([note]), Kind.DONE)
+        await self._ask(FrameKind.SAVE_CHECKPOINT, wire.encode_notes([note]), FrameKind.DONE)
 
     async def checkpoints(self) -> list[CheckpointNote]:
-        return wire.decode_notes(await self._ask(Kind.CHECKPOINTS, b"", Kind.NOTES))
+        return wire.decode_notes(await self._ask(FrameKind.CHECKPOINTS, b"", FrameKind.NOTES))
 
     async def truncate(self, through: int) -> None:
-        await self._ask(Kind.TRUNCATE, wire.encode_sequence(max(through, 0)), Kind.DONE)
+        await self._ask(FrameKind.TRUNCATE, wire.encode_sequence(max(through, 0)), FrameKind.DONE)
 
     async def close(self) -> None:
         self._closed = True
@@ -87,11 +87,11 @@ class SocketLog:
         self.wakeups.wake_all()
 
     async def _ask(
-        self, kind: Kind, payload: bytes, expected: Kind, if_lost: type[LakestreamError] = Retry
+        self, kind: FrameKind, payload: bytes, expected: FrameKind, if_lost: type[LakestreamError] = Retry
     ) -> bytes:
         connection = await self._connected()
         answer = await connection.ask(kind, payload, if_lost)
-        if answer.kind == Kind.FAILED:
+        if answer.kind == FrameKind.FAILED:
             raise wire.decode_error(answer.payload)
         if answer.kind != expected:
             raise if_lost(f"the command log's owner answered {kind.name} with kind {answer.kind}")
@@ -134,7 +134,7 @@ class SocketLog:
             await asyncio.sleep(RECONNECT_FIRST_S)
             pause_s = RECONNECT_FIRST_S
 
-    # What the connection tells.
+    # Called by the connection.
 
     def welcomed(self, connection: "_Connection", last: int) -> None:
         self._connection = connection
@@ -163,8 +163,8 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
-    async def ask(self, kind: Kind, payload: bytes, if_lost: type[LakestreamError]) -> Frame:
-        """Raises Retry if it was not sent, `if_lost` if it was sent and there will be no answer."""
+    async def ask(self, kind: FrameKind, payload: bytes, if_lost: type[LakestreamError]) -> Frame:
+        """The answer. Raises Retry if the request was not sent, `if_lost` if it was sent and its answer is lost."""
         if self._transport is None or self._transport.is_closing():
             raise Retry("the connection to the command log's owner is gone")
         if len(self._pending) >= MAX_REQUESTS_IN_FLIGHT:
@@ -188,7 +188,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.write(wire.frame(Kind.HELLO, 0, wire.encode_hello()))
+        transport.write(wire.frame(FrameKind.HELLO, 0, wire.encode_hello()))
 
     def data_received(self, data: bytes) -> None:
         self._frames.feed(data)
@@ -208,15 +208,15 @@ class _Connection(asyncio.Protocol):
             self.lost.set_result(None)
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind == Kind.NEWS:
+        if frame.kind == FrameKind.NEWS:
             self._client.wakeups.announce(wire.decode_sequence(frame.payload))
-        elif frame.kind == Kind.WELCOME:
+        elif frame.kind == FrameKind.WELCOME:
             try:
                 self._client.welcomed(self, wire.decode_hello(frame.payload))
             except Halted as error:
                 self._client.refused(error)
                 self.abort()
-        elif frame.kind == Kind.FAILED and frame.request == 0:
+        elif frame.kind == FrameKind.FAILED and frame.request == 0:
             self._client.refused(wire.decode_error(frame.payload))
             self.abort()
         elif (answer := self._pending.get(frame.request)) is not None and not answer.done():

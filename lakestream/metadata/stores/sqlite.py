@@ -10,13 +10,13 @@ from lakestream.interfaces import Appended, CheckpointNote, Clock, Logged
 from lakestream.metadata.stores.limits import PAGE_COMMANDS, check_append
 from lakestream.metadata.stores.recent import Recent
 from lakestream.metadata.stores.sqlite_file import SqliteFile
-from lakestream.metadata.stores.sqlite_worker import Answers, InlineWorker, Job, ThreadWorker, Worker
+from lakestream.metadata.stores.sqlite_worker import Answers, InlineWorker, Job, SqliteWorker, ThreadWorker
 from lakestream.metadata.stores.wakeups import Wakeups
 from lakestream.process.sync_pace import SyncPace
 
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 DROPPED_PAGES = 32
-"""Truncation drops so much in one transaction, about a millisecond's work; appends go in between."""
+"""Pages that truncation drops in one transaction, in about a millisecond; appends run in between."""
 DROP_PAUSE_S = 0.005
 MAX_INLINE_BYTES = 16 * 1024
 POLL_S = 0.005
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class SqliteLog:
-    """`CommandLog` on a file. `open` it; a second process that does gets an error naming the first."""
+    """`CommandLog` on a file. A second process that opens the file gets an error that names the first."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, read_only: bool, inline: bool, clock: Clock | None
@@ -38,7 +38,7 @@ class SqliteLog:
         self._closed = False
         self._recent = Recent(0)
         self._wakeups = Wakeups()
-        self._worker: Worker = (
+        self._worker: SqliteWorker = (
             InlineWorker(self.path, self._deliver)
             if inline
             else ThreadWorker(self.path, self._deliver, read_only=read_only)
@@ -53,13 +53,13 @@ class SqliteLog:
         inline: bool = False,
         clock: Clock | None = None,
     ) -> "SqliteLog":
-        """Open the file, or make it.
+        """Open the file, or create it.
 
-        With `read_only` it takes no lock and follows what the owning process appends, by polling. `inline` works on
-        the event loop instead of in a thread: for a process that does nothing but own the log. With a `clock` small
-        appends are done on the event loop, too, while the disk is quick.
+        A `read_only` log takes no lock, and polls for the commands that the owner appends. An `inline` log works on
+        the event loop instead of in a thread: for the owner process, which has nothing else to do. With a `clock`,
+        small appends are done on the event loop while the disk is quick.
 
-        Raises Retry if another process owns the file, Halted if a newer version wrote it, Corrupt if it is none.
+        Raises Retry if another process owns the file, Halted if a newer version wrote it, Corrupt if it is no log.
         """
         opened = cls(path, read_only=read_only, inline=inline, clock=clock)
         try:
@@ -73,7 +73,7 @@ class SqliteLog:
 
     @property
     def last(self) -> int:
-        """The newest sequence that is known here."""
+        """The newest known sequence."""
         return self._wakeups.last
 
     async def append(self, commands: Sequence[bytes], after: int) -> Appended:
@@ -84,7 +84,7 @@ class SqliteLog:
         try:
             tail = await self.read(after, PAGE_COMMANDS)
         except (Missing, Retry):
-            tail = []  # the append itself is done; `read` will tell the caller why there is no tail
+            tail = []  # the append itself is done; the caller's next `read` raises the same error
         return Appended(first, tail)
 
     async def read(self, after: int, limit: int) -> list[Logged]:
@@ -125,7 +125,7 @@ class SqliteLog:
         return blanked
 
     async def close(self) -> None:
-        """What was submitted is still done and answered."""
+        """Finish and answer the requests that were submitted, then close the file."""
         if not self._closed:
             self._closed = True
             await self._worker.stop()
@@ -152,7 +152,7 @@ class SqliteLog:
             raise Retry(f"{self.path} is closed")
 
     def _deliver(self, answers: Answers) -> None:
-        """On the event loop: first what everybody may read, then the answers, then the wake-ups."""
+        """On the event loop: first publish the commands to readers, then the answers, then the wake-ups."""
         self._queued_bytes -= answers.size
         if answers.committed:
             self._recent.extend(answers.first, answers.committed)

@@ -18,7 +18,7 @@ APPLICATION_ID = 0x4C4B434C  # "LKCL"
 BUSY_TIMEOUT_S = 1.0
 PAGE_SIZE = 4096
 ROW_BYTES = 16
-"""About what a row needs besides its command."""
+"""About the size of a row without its command."""
 WAL_PAGES_BEFORE_CHECKPOINT = 2000
 
 _SCHEMA = f"""
@@ -38,7 +38,7 @@ sync, the frame may be on the disk and show after a crash."""
 
 
 class SqliteFile:
-    """An open file. After an error that leaves its memory in doubt it opens itself anew at the next call."""
+    """An open file. After an error that leaves the connection in doubt, the next call opens the file anew."""
 
     def __init__(self, path: str, *, read_only: bool = False) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class SqliteFile:
         self._open()
 
     def append(self, commands: Sequence[bytes]) -> int:
-        """Append in one durable transaction; the sequence of the first."""
+        """Append in one durable transaction; returns the sequence of the first command."""
         with self._transaction() as connection:
             first = self.last + 1
             last = self.last + len(commands)
@@ -75,9 +75,9 @@ class SqliteFile:
         return page
 
     def drop(self, through: int, max_pages: int) -> int:
-        """Drop some of the oldest commands up to `through`, never the last; the sequence of the first one kept.
+        """Drop some of the oldest commands up to `through`, never the last one; returns the first sequence kept.
 
-        As many as lie on so many pages, at least one: each page of a large command is read and written to free it.
+        Drops at least one command, and about `max_pages` pages: SQLite reads and writes each page to free it.
         """
         with self._transaction() as connection:
             kept, pages = self.last + 1, 0.0
@@ -116,7 +116,7 @@ class SqliteFile:
             return [CheckpointNote(sequence, key) for sequence, key in rows]
 
     def refresh(self) -> int:
-        """The newest sequence, where another process appends: costs a few microseconds while nothing changes."""
+        """The newest sequence in a file to which another process appends; a few microseconds while nothing changes."""
         with self._reading() as connection:
             (data_version,) = connection.execute("PRAGMA data_version").fetchone()
             if data_version != self._data_version:
@@ -129,7 +129,7 @@ class SqliteFile:
         return self._wal_pages >= WAL_PAGES_BEFORE_CHECKPOINT
 
     def tidy(self) -> None:
-        """Move SQLite's own write-ahead log into the file once it is long; called when nobody waits for an answer."""
+        """Move SQLite's own write-ahead log into the file once it is long. Call it while no caller waits."""
         if self.untidy:
             self._wal_pages = 0
             with self._reading() as connection:
@@ -159,7 +159,7 @@ class SqliteFile:
 
     def _connect(self) -> sqlite3.Connection:
         uri = Path(self.path).absolute().as_uri() + ("?mode=ro" if self._read_only else "?mode=rwc")
-        # Its user may hand it from thread to thread; that two never use it at once is the worker's to see to.
+        # Several threads may use the connection; the worker sees to it that no two use it at once.
         return sqlite3.connect(
             uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S, check_same_thread=False
         )
@@ -194,7 +194,7 @@ class SqliteFile:
             certain = _primary_code(error) in _NOT_COMMITTED
             if certain:
                 self._undo(connection)
-            else:  # whatever SQLite now remembers, the file decides
+            else:  # the file decides, not the state of this connection
                 self._forget(connection)
             raise self._translated(error, Retry if certain else Unknown) from error
 
@@ -227,7 +227,7 @@ def _ask_durability(connection: sqlite3.Connection) -> None:
     if mode != "wal":
         raise Halted(f"SQLite cannot use its write-ahead log here (journal mode {mode}): choose a local file system")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # `tidy` does it, after the answers went out
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # `tidy` does it, after the answers are sent
 
 
 def _is_new(connection: sqlite3.Connection) -> bool:
@@ -248,7 +248,7 @@ def _check_version(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _sync_folder(path: str) -> None:
-    """SQLite syncs the file's bytes; that its name survives a power cut is ours to see to."""
+    """SQLite syncs the bytes of the file, but not its name in the folder."""
     descriptor = os.open(Path(path).absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,13 +1,13 @@
-"""Those who wait for the log to grow, and what wakes them."""
+"""Callers that wait for the log to grow, and the hints that wake them."""
 
 import asyncio
 
 
 class Wakeups:
-    """Waiters by the sequence that they have; woken in the order in which they came."""
+    """Waiting callers by the sequence that they have. They wake in the order in which they came."""
 
-    def __init__(self, last: int = 0) -> None:
-        self.last = last
+    def __init__(self) -> None:
+        self.last = 0
         self._waiting: dict[asyncio.Future[None], int] = {}
 
     async def wait(self, after: int, timeout_s: float) -> None:
@@ -25,7 +25,7 @@ class Wakeups:
             self._waiting.pop(woken, None)
 
     def announce(self, last: int) -> None:
-        """The log now ends at `last`: below an earlier figure only if another log took its place."""
+        """The log ends at `last` now. A lower value than before means that another log took its place."""
         self.last = last
         for woken, after in self._waiting.items():
             if after < last:

@@ -1,4 +1,4 @@
-"""The protocol between brokers and the owner of a command log: frames and what is in them, without I/O.
+"""The protocol between brokers and the owner of a command log: frames and their payloads, without I/O.
 
 The bytes are described in docs/formats/command-log.md.
 """
@@ -27,7 +27,7 @@ _READ = struct.Struct("<QI")
 _NOTE = struct.Struct("<QH")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Requests below 64, answers from there on."""
 
     HELLO = 0
@@ -67,7 +67,7 @@ class Frames:
         self._buffer += data
 
     def next(self) -> Frame | None:
-        """The next whole frame. Raises Corrupt if what comes cannot be one."""
+        """The next whole frame; None until it has arrived. Raises Corrupt if the bytes cannot be a frame."""
         start = self._position
         available = len(self._buffer) - start
         if available < _LENGTH.size:
@@ -82,7 +82,7 @@ class Frames:
         return Frame(kind, request, bytes(memoryview(self._buffer)[start + _HEAD.size : self._position]))
 
 
-def frame(kind: Kind, request: int, payload: bytes = b"") -> bytes:
+def frame(kind: FrameKind, request: int, payload: bytes = b"") -> bytes:
     return _HEAD.pack(_HEAD.size - _LENGTH.size + len(payload), kind, request) + payload
 
 
@@ -91,7 +91,7 @@ def encode_hello(last: int = 0) -> bytes:
 
 
 def decode_hello(payload: bytes) -> int:
-    """The newest sequence. Raises Halted if the other side speaks another version, Corrupt if it speaks none."""
+    """The newest sequence. Raises Halted for another version of the protocol, Corrupt for another protocol."""
     magic, version, last = _unpack(_HELLO, payload)
     if magic != MAGIC:
         raise Corrupt("this is not the protocol of a command log's owner")

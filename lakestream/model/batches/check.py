@@ -1,4 +1,4 @@
-"""The one look that a broker takes into a produced batch: no lie of a header is ever appended.
+"""The only check of a produced batch: no header that contradicts its records is ever appended.
 
 What is checked is what Kafka's broker checks, and a little more where Kafka leaves a lie to the consumers.
 """
@@ -73,7 +73,7 @@ def check_batch(
 
 
 def _no_batch(view: memoryview, start: int, length: int) -> Rejected:
-    """What is wrong with the frame of a batch, told as Kafka does: sizes and formats that cannot be are corruption."""
+    """The fault in the frame of a batch, in Kafka's terms: impossible sizes and formats are corruption."""
     length = min(length, len(view) - start)
     size = header.length_of(view, start) if length >= PREFIX_SIZE else _LEAST_SIZE
     magic = view[start + header.MAGIC_POSITION] if length > header.MAGIC_POSITION else MAGIC

@@ -16,16 +16,16 @@ from lakestream.model.batches.header import Codec, Fault
 from lakestream.model.kernels.pointers import address_of
 
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
-"""What a batch that is produced may become; more is a bomb. So none that is stored becomes more."""
+"""The largest size of a decompressed batch; a produced batch that becomes larger is refused."""
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 """How Java's snappy streams begin; blocks follow, each with its length as an i32 in front."""
 XERIAL_BLOCK_SIZE = 32 * 1024
 XERIAL_MAGIC_SIZE = 8
 XERIAL_SMALLEST_BLOCK = 1024
-"""What Java's stream makes at least of a full block; only so many blocks are taken as a body needs at this size."""
+"""The least size of a full block in Java's streams; it bounds the number of blocks that a body may have."""
 SPARE_BLOCKS = 16
 GZIP_MEMBERS_MAX = 16
-"""Clients write one. Each further one copies the rest of the input, so their number has to have an end."""
+"""Most members of one body. Clients write one; each further one copies the rest of the input."""
 
 
 def decompress(codec: int, data: bytes | memoryview, limit: int) -> bytes | memoryview:

@@ -5,7 +5,8 @@
     35 maxTimestamp i64    43 producerId i64   51 producerEpoch i16   53 baseSequence i32   57 recordCount i32
     61 records
 
-The base offset and the leader epoch lie outside the CRC, so that they can be stamped into a batch that nobody opens.
+The base offset and the leader epoch lie outside the CRC, so that they can be stamped into a batch without reading its
+records.
 """
 
 import struct
@@ -13,12 +14,10 @@ from enum import IntEnum
 
 from fastcrc import crc32
 
-from lakestream.errors import Rejected
-
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 PREFIX_SIZE = 12
-"""baseOffset and batchLength: what batchLength itself does not count."""
+"""baseOffset and batchLength, which batchLength does not count."""
 MAGIC = 2
 MAGIC_POSITION = 16
 CRC_POSITION = 17
@@ -26,7 +25,7 @@ CHECKED_POSITION = 21
 """Where the attributes begin, and with them what the CRC covers."""
 MAX_TIMESTAMP_POSITION = 35
 LEADER_EPOCH = 0
-"""The same for ever, so that no client sees a truncation when its broker changes (L7)."""
+"""Never changes, so that no client sees a truncation when its broker changes (L7)."""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -54,7 +53,7 @@ class Fault(IntEnum):
     CORRUPT = 101
     """The bytes are not what the producer sent, or no batch at all: CRC, length, compressed body."""
     NOT_ONE_BATCH = 102
-    """Nothing, a part of one, several, or one of an old format."""
+    """No batch, a part of one, several, or one of an old format."""
     INVALID_RECORD = 103
     """The bytes arrived as sent, but header and records contradict each other or the rules for producers."""
     UNSUPPORTED_COMPRESSION = 104
@@ -62,11 +61,11 @@ class Fault(IntEnum):
     INVALID_TIMESTAMP = 106
     INVALID_EPOCH = 107
     NO_KEY = 108
-    """Some of its records have none, and the topic is compacted by keys."""
+    """Records without keys in a topic that is compacted by keys."""
 
 
 class BatchInfo:
-    """What an append needs to know of a batch. Slotted by hand: one is made for each batch of the hot path."""
+    """The fields of a batch that an append needs. Slots, since one is made for each batch of the hot path."""
 
     __slots__ = (
         "attributes",
@@ -119,24 +118,8 @@ class BatchInfo:
         return f"BatchInfo({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
 
 
-def split(view: memoryview) -> list[tuple[int, int]]:
-    """Start and length of each batch in a records field. Raises Rejected unless they fill it exactly."""
-    end = len(view)
-    start = 0
-    batches = []
-    while start < end:
-        if end - start < HEADER_SIZE:
-            raise Rejected(Fault.CORRUPT, f"{end - start} bytes cannot hold a batch header")
-        length = length_of(view, start)
-        if length < HEADER_SIZE or length > end - start:
-            raise Rejected(Fault.CORRUPT, f"a batch of {length} bytes in the {end - start} that are left")
-        batches.append((start, length))
-        start += length
-    return batches
-
-
 def length_of(view: memoryview, start: int) -> int:
-    """How long the batch at `start` says it is, all in all."""
+    """The whole length of the batch at `start`, as its header says."""
     return int(_INT32.unpack_from(view, start + 8)[0]) + PREFIX_SIZE
 
 

@@ -79,20 +79,6 @@ def encode_batch(
     return bytes(encoded)
 
 
-def control_batch(base_offset: int, last_offset: int, timestamp: int) -> bytes:
-    """A batch that covers offsets without records: one control record at the last of them, of no producer (L31).
-
-    It reads as a commit marker, which no client shows and none has to match with a transaction.
-    """
-    marker = Record(
-        offset=last_offset,
-        timestamp=timestamp,
-        key=struct.pack(">hh", 0, _COMMIT_MARKER),
-        value=struct.pack(">hi", 0, 0),
-    )
-    return encode_batch([marker], base_offset=base_offset, control=True)
-
-
 def decode_batch(view: bytes | memoryview, max_bytes: int = MAX_DECODED_BYTES) -> list[Record]:
     """The records of one stored batch. Raises Corrupt."""
     columns = decode_columns(view, max_bytes)
@@ -112,7 +98,7 @@ def decode_batch(view: bytes | memoryview, max_bytes: int = MAX_DECODED_BYTES) -
 
 
 def decode_columns(view: bytes | memoryview, max_bytes: int = MAX_DECODED_BYTES) -> Columns:
-    """The same in columns, without a copy of keys and values where the batch is not compressed."""
+    """The records of one stored batch in columns. An uncompressed batch is not copied. Raises Corrupt."""
     section = _open(view, max_bytes)
     timestamps = np.empty(section.count, dtype=np.int64)
     fields = np.empty((record_loops.FIELDS, section.count), dtype=np.int32)
@@ -254,7 +240,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def _decode_headers(view: memoryview, count: int) -> tuple[Header, ...]:
-    """The kernel has walked these bytes: all lengths are known to be good."""
+    """The headers of a record whose lengths the kernel has checked."""
     if not count:
         return ()
     _, position = _decode_varint(view, 0)
@@ -280,6 +266,3 @@ def _decode_varint(view: memoryview, position: int) -> tuple[int, int]:
 
 def _bytes(view: memoryview, start: int, size: int) -> bytes | None:
     return None if size < 0 else bytes(view[start : start + size])
-
-
-_COMMIT_MARKER = 1

@@ -26,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 VERSION = 2
 VERSIONS = (1, VERSION)
-"""Those that are read. The first one did not say in its header what its writer had folded."""
+"""Versions that are read. Version 1 does not say in its header what its writer had folded."""
 MAGIC = b"LKSW"
 END_MAGIC = b"WSKL"
 _HEADER = struct.Struct("<4sBBHQ")
@@ -38,7 +38,7 @@ _MARK = struct.Struct("<qQq")
 HEADER_BYTES = _HEADER.size
 FOOTER_BYTES = _FOOTER.size
 MARK_EVERY_BYTES = 256 * 1024
-"""A merged slice gets a mark about every so many bytes: what a reader has to walk at most to find an offset."""
+"""A merged slice gets a mark about every so many bytes: a reader walks at most so far to find an offset."""
 
 
 def header(sequence: int) -> bytes:
@@ -47,7 +47,7 @@ def header(sequence: int) -> bytes:
 
 
 def folded_by_writer(start: Buffer) -> int:
-    """Up to where whoever wrote the object had folded the command log, from its first bytes; 0 if it does not say."""
+    """The sequence up to which the object's writer had folded the command log; 0 if the header does not say."""
     if len(start) < HEADER_BYTES:
         raise Corrupt("the object is too short for a header")
     magic, version, flags, reserved, sequence = _HEADER.unpack_from(start)
@@ -56,14 +56,14 @@ def folded_by_writer(start: Buffer) -> int:
     return int(sequence)
 
 
-class Kind(IntEnum):
-    """What an object is."""
+class WalObjectKind(IntEnum):
+    """How an object was made: by an appender, or by the mover."""
 
     TICK = 0
     MERGED = 1
 
 
-class Slice(NamedTuple):
+class TickSlice(NamedTuple):
     """Where the batches of one stream lie in the object: bytes [position, position + length)."""
 
     stream: int
@@ -72,7 +72,7 @@ class Slice(NamedTuple):
     batches: int
 
 
-class Mark(NamedTuple):
+class BatchMark(NamedTuple):
     """A batch in a merged slice: its base offset, its position, and the largest timestamp from it to the next mark."""
 
     offset: int
@@ -88,14 +88,14 @@ class MergedSlice(NamedTuple):
     length: int
     batches: int
     base_offset: int
-    marks: Sequence[Mark]
+    marks: Sequence[BatchMark]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footer:
-    """The fixed-size end of an object: what a reader fetches first when it knows nothing."""
+class WalFooter:
+    """The fixed-size end of an object, which a reader without other knowledge fetches first."""
 
-    kind: Kind
+    kind: WalObjectKind
     index_position: int
     index_length: int
     slices: int
@@ -108,77 +108,50 @@ class Footer:
         return self.index_position + self.index_length + FOOTER_BYTES
 
 
-def lay_out(lengths: Iterable[tuple[int, int, int]]) -> list[Slice]:
+def lay_out(lengths: Iterable[tuple[int, int, int]]) -> list[TickSlice]:
     """The rows of a tick from (stream, length in bytes, number of batches), in ascending order of streams."""
     columns = list(zip(*lengths, strict=True))
     if not columns:
         return []
     streams, sizes, batches = columns
-    return list(map(Slice._make, zip(streams, accumulate(sizes, initial=HEADER_BYTES), sizes, batches, strict=False)))
+    positions = accumulate(sizes, initial=HEADER_BYTES)
+    return list(map(TickSlice._make, zip(streams, positions, sizes, batches, strict=False)))
 
 
-def tick_tail(body: Buffer, rows: Sequence[Slice]) -> bytes:
-    """What follows the header and the batches of a tick object: the index and the footer."""
-    return _tail(body, Kind.TICK, b"".join(starmap(_SLICE.pack, rows)), len(rows), 0)
+def tick_tail(body: Buffer, rows: Sequence[TickSlice]) -> bytes:
+    """The index and the footer of a tick object, which follow its batches."""
+    return _tail(body, WalObjectKind.TICK, b"".join(starmap(_SLICE.pack, rows)), len(rows), 0)
 
 
 def merged_tail(body: Buffer, rows: Sequence[MergedSlice]) -> bytes:
-    """What follows the header and the batches of a merged object."""
+    """The index and the footer of a merged object, which follow its batches."""
     slices = b"".join(_MERGED_SLICE.pack(*row[:5], len(row.marks)) for row in rows)
     marks = list(chain.from_iterable(row.marks for row in rows))
-    return _tail(body, Kind.MERGED, slices + b"".join(starmap(_MARK.pack, marks)), len(rows), len(marks))
+    return _tail(body, WalObjectKind.MERGED, slices + b"".join(starmap(_MARK.pack, marks)), len(rows), len(marks))
 
 
-def _tail(body: Buffer, kind: Kind, index: bytes, slices: int, marks: int) -> bytes:
+def _tail(body: Buffer, kind: WalObjectKind, index: bytes, slices: int, marks: int) -> bytes:
     data_crc, index_crc = crc32.iscsi(body), crc32.iscsi(index)
     footer = _FOOTER.pack(len(body), len(index), slices, marks, data_crc, index_crc, VERSION, kind, 0, END_MAGIC)
     checked = footer[:-8]
     return b"".join((index, checked, struct.pack("<I", crc32.iscsi(checked)), END_MAGIC))
 
 
-def merge_slice(body: Buffer, stream: int, position: int, length: int) -> MergedSlice:
-    """The index row of a slice of finished batches, found by walking their headers. Offsets may have gaps."""
-    marks: list[Mark] = []
-    batches, last_offset, at, end = 0, -1, position, position + length
-    while at < end:
-        if end - at < _BATCH_HEADER_BYTES:
-            raise Corrupt(f"stream {stream}: a batch header is cut at {at}")
-        offset, batch_length, magic, last_delta, timestamp = _BATCH.unpack_from(body, at)
-        following = at + 12 + batch_length
-        if magic != 2 or not at + _BATCH_HEADER_BYTES <= following <= end:
-            raise Corrupt(f"stream {stream}: there is no batch at {at}")
-        if offset <= last_offset or last_delta < 0:
-            raise Corrupt(f"stream {stream}: the batch at {at} is out of the order of offsets")
-        if not marks or at - marks[-1].position >= MARK_EVERY_BYTES:
-            marks.append(Mark(offset, at, timestamp))
-        elif timestamp > marks[-1].max_timestamp:
-            marks[-1] = marks[-1]._replace(max_timestamp=timestamp)
-        batches, last_offset, at = batches + 1, offset + last_delta, following
-    if not marks:
-        raise Corrupt(f"stream {stream}: a merged slice needs a batch")
-    return MergedSlice(stream, position, length, batches, marks[0].offset, marks)
-
-
-_BATCH = struct.Struct(">qi4xb6xi8xq")
-"""Of a batch header: base offset, length, magic, last offset delta, max timestamp."""
-_BATCH_HEADER_BYTES = 61
-
-
-def mark_at_or_before(marks: Sequence[Mark], offset: int) -> int:
+def mark_at_or_before(marks: Sequence[BatchMark], offset: int) -> int:
     """Which mark to walk from to find `offset`: the last one at or below it, else the first."""
     return max(bisect_right(marks, offset, key=_offset_of) - 1, 0)
 
 
-def _offset_of(mark: Mark) -> int:
+def _offset_of(mark: BatchMark) -> int:
     return mark.offset
 
 
-def mark_with_timestamp(marks: Sequence[Mark], timestamp: int) -> int | None:
+def mark_with_timestamp(marks: Sequence[BatchMark], timestamp: int) -> int | None:
     """The first mark among whose batches is one with a timestamp of at least `timestamp`, if there is any."""
     return next((i for i, mark in enumerate(marks) if mark.max_timestamp >= timestamp), None)
 
 
-def parse_footer(tail: Buffer) -> Footer:
+def parse_footer(tail: Buffer) -> WalFooter:
     """Read the footer from the last bytes of an object (FOOTER_BYTES or more of them)."""
     if len(tail) < FOOTER_BYTES:
         raise Corrupt("the object is too short for a footer")
@@ -188,10 +161,10 @@ def parse_footer(tail: Buffer) -> Footer:
         raise Corrupt("the object does not end with a footer")
     if crc != crc32.iscsi(raw[:-8]):
         raise Corrupt("the footer's checksum is wrong")
-    if version not in VERSIONS or kind > Kind.MERGED:
+    if version not in VERSIONS or kind > WalObjectKind.MERGED:
         raise Corrupt(f"version {version} and kind {kind} of the WAL object are not known here")
-    footer = Footer(
-        kind=Kind(kind),
+    footer = WalFooter(
+        kind=WalObjectKind(kind),
         index_position=position,
         index_length=length,
         slices=slices,
@@ -199,33 +172,33 @@ def parse_footer(tail: Buffer) -> Footer:
         data_crc=data_crc,
         index_crc=index_crc,
     )
-    row_bytes = _SLICE.size if footer.kind is Kind.TICK else _MERGED_SLICE.size
+    row_bytes = _SLICE.size if footer.kind is WalObjectKind.TICK else _MERGED_SLICE.size
     if length != slices * row_bytes + marks * _MARK.size or position < HEADER_BYTES:
         raise Corrupt("the footer contradicts itself")
     return footer
 
 
-def parse_index(footer: Footer, index: Buffer) -> list[Slice]:
+def parse_index(footer: WalFooter, index: Buffer) -> list[TickSlice]:
     """The slices of either kind of object, checked against the footer: the slices tile the object's data."""
     _check_index(footer, index)
     view = memoryview(index)
-    if footer.kind is Kind.TICK:
-        rows = list(map(Slice._make, _SLICE.iter_unpack(view)))
+    if footer.kind is WalObjectKind.TICK:
+        rows = list(map(TickSlice._make, _SLICE.iter_unpack(view)))
     else:
         whole = _MERGED_SLICE.iter_unpack(view[: footer.slices * _MERGED_SLICE.size])
-        rows = [Slice(*row[:4]) for row in whole]
+        rows = [TickSlice(*row[:4]) for row in whole]
     _check_tiling(footer, rows)
     return rows
 
 
-def parse_merged_index(footer: Footer, index: Buffer) -> list[MergedSlice]:
+def parse_merged_index(footer: WalFooter, index: Buffer) -> list[MergedSlice]:
     """The slices of a merged object with their marks."""
-    if footer.kind is not Kind.MERGED:
+    if footer.kind is not WalObjectKind.MERGED:
         raise Corrupt("this is no merged object")
     slices = parse_index(footer, index)
     view = memoryview(index)
     split = footer.slices * _MERGED_SLICE.size
-    marks = list(map(Mark._make, _MARK.iter_unpack(view[split:])))
+    marks = list(map(BatchMark._make, _MARK.iter_unpack(view[split:])))
     rows, first = [], 0
     for row, (*_, base_offset, count) in zip(slices, _MERGED_SLICE.iter_unpack(view[:split]), strict=True):
         own = marks[first : first + count]
@@ -242,12 +215,12 @@ def parse_merged_index(footer: Footer, index: Buffer) -> list[MergedSlice]:
     return rows
 
 
-def _check_index(footer: Footer, index: Buffer) -> None:
+def _check_index(footer: WalFooter, index: Buffer) -> None:
     if len(index) != footer.index_length or crc32.iscsi(index) != footer.index_crc:
         raise Corrupt("the index's checksum is wrong")
 
 
-def _check_tiling(footer: Footer, rows: Sequence[Slice]) -> None:
+def _check_tiling(footer: WalFooter, rows: Sequence[TickSlice]) -> None:
     position, last = HEADER_BYTES, -1
     for stream, at, length, _ in rows:
         if at != position or stream <= last:
@@ -257,8 +230,8 @@ def _check_tiling(footer: Footer, rows: Sequence[Slice]) -> None:
         raise Corrupt("the slices do not fill the object")
 
 
-def verify(whole: Buffer) -> list[Slice]:
-    """Check all of an object, every byte of it, and give its slices; raises Corrupt."""
+def verify(whole: Buffer) -> list[TickSlice]:
+    """Check every byte of an object; returns its slices. Raises Corrupt."""
     view = memoryview(whole)
     folded_by_writer(view)
     footer = parse_footer(view)
@@ -267,7 +240,7 @@ def verify(whole: Buffer) -> list[Slice]:
     if crc32.iscsi(view[: footer.index_position]) != footer.data_crc:
         raise Corrupt("the data's checksum is wrong")
     index = view[footer.index_position : footer.index_position + footer.index_length]
-    if footer.kind is Kind.MERGED:
+    if footer.kind is WalObjectKind.MERGED:
         parse_merged_index(footer, index)
     return parse_index(footer, index)
 
@@ -277,7 +250,7 @@ NameOf = Callable[[str, int, int, int], str]
 
 
 class ObjectName(NamedTuple):
-    """What a key says: who wrote the object, in which epoch, and its number there (tick, or log sequence)."""
+    """The parts of a key: the member that wrote the object, its epoch, and a number (tick, or log sequence)."""
 
     cluster: str
     member: int
@@ -298,7 +271,7 @@ def checkpoint_prefix(cluster: str) -> str:
 
 
 def wal_key(cluster: str, member: int, epoch: int, tick: int) -> str:
-    """Names carry cluster, member, epoch and number (L12), so that nobody ever writes another one's."""
+    """Keys have cluster, member, epoch and number (L12), so that no member ever writes the key of another."""
     return f"{wal_prefix(cluster)}{member}/{epoch:020d}/{tick:020d}"
 
 
@@ -312,7 +285,7 @@ def checkpoint_key(cluster: str, sequence: int, member: int, epoch: int) -> str:
 
 
 def parse_wal_key(key: str) -> ObjectName | None:
-    """What a key of ours says; None for a name that is not ours, and so is nobody's to delete."""
+    """The parts of a key; None for a name in another form, which must not be deleted."""
     return _parse(key, wal_key)
 
 

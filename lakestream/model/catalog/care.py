@@ -1,8 +1,8 @@
-"""Care of tables by request: what people asked to be done to topics' tables, how far it is, and what came of it.
+"""Requests for care of topics' tables, their progress and their answers.
 
-A broker takes a request, the pipeline's driver (a process elsewhere) finds it in the state, does it and tells. Whoever
-asked looks here for the answer; an old one is forgotten. Why no pipeline runs is noted here too, if one could say it,
-and for each topic why the care that nobody asked for does not succeed.
+A broker notes a request, the pipeline's driver (another process) finds it in the state, does it and notes the answer,
+which the client reads here. Old answers are forgotten. The state also has the reason why no pipeline runs, if a
+pipeline could note one, and for each topic the reason why its regular care fails.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 KINDS = frozenset(["optimize", "expire", "orphans", "delete", "repair"])
-"""Judged by whoever proposes a request: versions know different kinds, and have to fold every command alike (L3)."""
+"""Checked by the proposer: versions know different kinds, and have to fold every command alike (L3)."""
 FIRST_KINDS = frozenset(["optimize", "expire", "orphans", "delete", "repair"])
 """What `apply` accepts below level BOUNDED."""
 KIND_CHARACTERS_MAX = 64
 REQUESTS_MAX = 100
 KEPT_MS = 3_600_000
-"""How long an answer is kept for who asked."""
+"""How long an answer is kept."""
 ARGUMENTS_BYTES_MAX = 16_384
 TEXT_MAX = 4_000
 REQUEST_BYTES = 16
 
 
 class RequestCare(Body, frozen=True, array_like=True):
-    """Somebody asks for care of one topic's table."""
+    """A request for care of one topic's table."""
 
     KIND: ClassVar[int] = 50
     request: bytes
@@ -41,7 +41,7 @@ class RequestCare(Body, frozen=True, array_like=True):
 
 
 class TellCare(Body, frozen=True, array_like=True):
-    """How far a request is, or what came of it."""
+    """The progress of a request, or its answer."""
 
     KIND: ClassVar[int] = 51
     request: bytes
@@ -58,7 +58,7 @@ class NotePipeline(Body, frozen=True, array_like=True):
 
 
 class NoteCare(Body, frozen=True, array_like=True):
-    """Why the care that a topic's table gets by itself does not succeed; an empty reason when it does."""
+    """Why the regular care of a topic's table fails; an empty reason when it succeeds."""
 
     KIND: ClassVar[int] = 53
     topic_id: bytes
@@ -92,11 +92,11 @@ class Care:
         self.trouble = ""
 
     def waiting(self) -> list[bytes]:
-        """Those that nobody has finished, the oldest first. One that was begun may have died with its pipeline."""
+        """Requests without an answer, the oldest first. A running one may have died with its pipeline."""
         return [request for request, one in self.requests.items() if not one.over]
 
     def forget_old(self, now_ms: int) -> None:
-        """Answers that nobody looks for any more."""
+        """Forget old answers."""
         old = [request for request, one in self.requests.items() if one.over and one.told_ms < now_ms - KEPT_MS]
         for request in old:
             del self.requests[request]
@@ -116,7 +116,7 @@ class Care:
 
 
 def request_care(state: "State", member: Member, body: RequestCare) -> No | None:
-    """Asked again with the same id it is the same request."""
+    """A repeated request with the same id is the same request."""
     care = state.care
     if body.request in care.requests:
         return None
@@ -137,7 +137,7 @@ def request_care(state: "State", member: Member, body: RequestCare) -> No | None
 def tell_care(state: "State", member: Member, body: TellCare) -> No | None:
     one = state.care.requests.get(body.request)
     if one is None or one.over:
-        return No(Reason.INVALID_REQUEST, "nobody waits for this answer")
+        return No(Reason.INVALID_REQUEST, "no request waits for this answer")
     if body.status not in (RUNNING, DONE, FAILED) or len(body.figures) > REQUESTS_MAX:
         return No(Reason.MALFORMED, "no answer to a request looks like this")
     state.care.requests[body.request] = one._replace(

@@ -1,7 +1,7 @@
 """Names and places of the catalog: which namespaces, table names and locations may be, and where tables live.
 
-Everything that a stranger may write into a request ends here before it becomes a key of the store: a location is
-inside the warehouse step by step or it is nothing.
+Names and locations of requests are checked here before they become keys of the store: each step of a location has to
+lie inside the warehouse.
 """
 
 import re
@@ -19,7 +19,7 @@ RESERVED_PREFIX = "lakestream."
 
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
 _UNFIT_IN_PLACE = re.compile(r"[\x00-\x1f\x7f\\?#%]")
-"""Some engines take `%2e%2e` for `..`, others for a name, so that nobody could say where such a place is."""
+"""Some engines take `%2e%2e` for `..`, others for a name, so such a place is ambiguous."""
 METADATA_SUFFIX = ".metadata.json"
 _ALIASES = (("s3a://", "s3://"), ("s3n://", "s3://"))
 

@@ -1,4 +1,4 @@
-"""A topic whose table in somebody else's catalog is lost for good gets another one."""
+"""A topic whose table in an external catalog is lost for good gets another one."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Rebind(Body, frozen=True, array_like=True):
-    """A topic gets another table in somebody else's catalog, since the one with uuid `before` is lost for good.
+    """A topic gets another table in an external catalog, since the one with uuid `before` is lost for good.
 
     What had landed is given up: its offsets stay, and are gaps.
     """

@@ -6,13 +6,11 @@ progress and drops the entries below it, so no one ever sees a row twice or not 
 to it by the topic's id here and by the table's uuid there (T2); it is renamed or dropped with the topic only (T13).
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from lakestream.model.catalog import namespaces, views
-from lakestream.model.catalog.landed import Departed, LandedRange, Landing
+from lakestream.model.catalog.landed import Departed, LandedRange, Landing, advance, landing_problem, removal_problem
 from lakestream.model.catalog.names import STREAMS, name_problem, root_of, shown
 from lakestream.model.catalog.views import CatalogView, Views
 from lakestream.model.commands import Body
@@ -55,40 +53,6 @@ class CommitTables(Body, frozen=True, array_like=True):
 
     KIND: ClassVar[int] = 43
     changes: list[TableChange]
-
-
-class HoldTopic(Body, frozen=True, array_like=True):
-    """Nothing of this topic lands until it is released by an empty reason (T2)."""
-
-    KIND: ClassVar[int] = 44
-    topic_id: bytes
-    reason: str
-
-
-class Land(Body, frozen=True, array_like=True):
-    """These ranges are rows of a table in somebody else's catalog, as of its snapshot, maybe none.
-
-    The table's metadata file was `before` until now, if `location` says what it is.
-    """
-
-    KIND: ClassVar[int] = 45
-    topic_id: bytes
-    uuid: str
-    snapshot: int
-    landed: list[LandedRange]
-    location: str = ""
-    before: str = ""
-
-
-class NoteRemoved(Body, frozen=True, array_like=True):
-    """What foreign snapshots took away, up to the one with sequence number `accounted`; holds after `before` (T16)."""
-
-    KIND: ClassVar[int] = 46
-    topic_id: bytes
-    before: int
-    accounted: int
-    removed: list[LandedRange]
-    unproven: bool = False
 
 
 class TablesPurged(Body, frozen=True, array_like=True):
@@ -140,12 +104,12 @@ class Catalog:
         return self.homes() | {root_of(one.location) for one in list(self.purges.values())}
 
     def homes(self) -> set[str]:
-        """The folders of tables and views that there are. Asked in threads, too."""
+        """The folders of existing tables and views. Safe to call from other threads."""
         held: list[CatalogTable | CatalogView] = [*list(self.tables.values()), *list(self.views.by_key.values())]
         return {root_of(one.location) for one in held}
 
     def to_purge(self, uuid: str, location: str, now_ms: int) -> None:
-        """The files of a table or view that went have to go, too."""
+        """Note that the files of a dropped table or view have to be deleted."""
         self.purges[uuid] = Purge(location, now_ms)
 
     def put(self, key: TableKey, table: CatalogTable) -> None:
@@ -158,7 +122,7 @@ class Catalog:
         return table
 
     def forget_topic(self, topic: "Topic", now_ms: int) -> None:
-        """The topic went: its table goes too, or stays under another name and belongs to nobody."""
+        """A topic was deleted: its table goes too, or stays under another name and belongs to no topic."""
         table = self.of_topic(topic.id)
         keep = topic.configs.get(ON_DELETE) == "keep"
         landing = self.landings.pop(topic.id, None)
@@ -202,7 +166,7 @@ class Catalog:
 # -- tables ---------------------------------------------------------------------------------------------------------
 
 
-class Draft:
+class DraftCatalog:
     """The tables as they would be after the changes so far, over the catalog as it is."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -230,7 +194,7 @@ def commit_tables(state: "State", member: Member, body: CommitTables) -> int | N
     """The number of changes made. Decided as a whole before anything moves."""
     if len(body.changes) > MAX_CHANGES:
         return No(Reason.MALFORMED, f"one command changes at most {MAX_CHANGES} tables")
-    draft = Draft(state.catalog)
+    draft = DraftCatalog(state.catalog)
     topics: set[bytes] = set()
     for change in body.changes:
         if problem := _make(draft, change) if not change.expected else _change(draft, change):
@@ -247,7 +211,7 @@ def commit_tables(state: "State", member: Member, body: CommitTables) -> int | N
     return len(body.changes)
 
 
-def _make(draft: Draft, change: TableChange) -> No | None:
+def _make(draft: DraftCatalog, change: TableChange) -> No | None:
     key = (change.namespace, change.name)
     if taken := _free(draft, key):
         return taken
@@ -263,7 +227,7 @@ def _make(draft: Draft, change: TableChange) -> No | None:
     return None
 
 
-def _free(draft: Draft, key: TableKey) -> No | None:
+def _free(draft: DraftCatalog, key: TableKey) -> No | None:
     if key[0] not in draft.catalog.namespaces:
         return No(Reason.UNKNOWN_NAMESPACE, f"Namespace does not exist: {shown(key[0])}")
     if draft.get(key) is not None:
@@ -273,7 +237,7 @@ def _free(draft: Draft, key: TableKey) -> No | None:
     return None
 
 
-def _change(draft: Draft, change: TableChange) -> No | None:
+def _change(draft: DraftCatalog, change: TableChange) -> No | None:
     key = (change.namespace, change.name)
     table = draft.get(key)
     if table is None:
@@ -303,7 +267,7 @@ def _change(draft: Draft, change: TableChange) -> No | None:
     return None
 
 
-def _bind(state: "State", draft: Draft, change: TableChange) -> No | None:
+def _bind(state: "State", draft: DraftCatalog, change: TableChange) -> No | None:
     """The topic is there, the table is its only one, and its ranges go on where it stands."""
     topic = state.topics.by_id.get(change.topic_id)
     if topic is None:
@@ -317,26 +281,8 @@ def _bind(state: "State", draft: Draft, change: TableChange) -> No | None:
     return landing_problem(state, topic, change.landed) or removal_problem(change.removed)
 
 
-def landing_problem(state: "State", topic: "Topic", landed: Iterable[LandedRange]) -> No | None:
-    """Why these ranges cannot land on top of what there is."""
-    landing = state.catalog.landings.get(topic.id)
-    seen: set[int] = set()
-    for one in landed:
-        if landing is not None and landing.held:
-            return No(Reason.TOPIC_HELD, f"the topic is held: {landing.held}")
-        if not 0 <= one.partition < len(topic.streams) or one.partition in seen:
-            return No(Reason.MALFORMED, f"partition {one.partition} is unknown, or named twice")
-        seen.add(one.partition)
-        stream = state.streams.by_id[topic.streams[one.partition]]
-        if not stream.landed <= one.start <= max(stream.landed, stream.start):
-            return No(Reason.STALE_PREMISE, f"partition {one.partition} has landed up to {stream.landed}")
-        if not one.start <= one.end <= stream.next or not 0 <= one.records <= one.end - one.start:
-            return No(Reason.OFFSET_OUT_OF_RANGE, f"partition {one.partition} ends at {stream.next}")
-    return None
-
-
-def _settle(state: "State", draft: Draft, changes: list[TableChange]) -> None:
-    """Make it so."""
+def _settle(state: "State", draft: DraftCatalog, changes: list[TableChange]) -> None:
+    """Apply the checked changes."""
     catalog = state.catalog
     gone = [key for key, table in draft.tables.items() if key in catalog.tables]
     for key in gone:
@@ -350,76 +296,11 @@ def _settle(state: "State", draft: Draft, changes: list[TableChange]) -> None:
         if not change.location and change.purge and change.uuid not in catalog.keys:
             catalog.to_purge(change.uuid, change.expected, state.members.time_ms)
         if change.topic_id:
-            _advance(state, change.topic_id, change.landed, change.snapshot)
+            advance(state, change.topic_id, change.landed, change.snapshot)
             landing = catalog.landings[change.topic_id]
             landing.accounted = max(landing.accounted, change.accounted)
             for removed in change.removed:
                 landing.note_removed(removed, state.members.time_ms, state.level)
-
-
-def _advance(state: "State", topic_id: bytes, landed: Iterable[LandedRange], snapshot: int) -> None:
-    landing = state.catalog.landings[topic_id]
-    landing.snapshot = snapshot or landing.snapshot
-    now_ms = state.members.time_ms
-    streams = state.topics.by_id[topic_id].streams
-    for one in landed:
-        if one.start == one.end:
-            continue
-        stream = state.streams.by_id[streams[one.partition]]
-        stream.landed = one.end
-        state.streams.drop(stream, 0, stream.find(one.end), now_ms)
-        landing.note_landed(one, now_ms, state.level, stream.start)
-
-
-# -- landing --------------------------------------------------------------------------------------------------------
-
-
-def hold_topic(state: "State", member: Member, body: HoldTopic) -> No | None:
-    if body.topic_id not in state.topics.by_id:
-        return No(Reason.UNKNOWN_TOPIC, "no topic has this id")
-    state.catalog.landings.setdefault(body.topic_id, Landing()).held = body.reason
-    return None
-
-
-def land(state: "State", member: Member, body: Land) -> int | No:
-    """The number of ranges. The first one binds the topic to the table."""
-    topic = state.topics.by_id.get(body.topic_id)
-    if topic is None:
-        return No(Reason.UNKNOWN_TOPIC, "no topic has this id")
-    landing = state.catalog.landings.get(topic.id)
-    if not body.uuid or (landing is not None and landing.uuid not in ("", body.uuid)):
-        return No(Reason.TABLE_BOUND, "the topic is bound to another table")
-    if body.uuid in state.catalog.keys:
-        return No(Reason.TABLE_BOUND, "a table of this catalog is landed in by a commit")
-    if body.location and body.before != (landing.location if landing is not None else ""):
-        return No(Reason.STALE_PREMISE, "the table's metadata file is another one by now")
-    if problem := landing_problem(state, topic, body.landed):
-        return problem
-    landing = state.catalog.landings.setdefault(topic.id, Landing())
-    landing.uuid, landing.location = body.uuid, body.location or landing.location
-    _advance(state, topic.id, body.landed, body.snapshot)
-    return len(body.landed)
-
-
-def note_removed(state: "State", member: Member, body: NoteRemoved) -> No | None:
-    landing = state.catalog.landings.get(body.topic_id)
-    if landing is None:
-        return No(Reason.UNKNOWN_TOPIC, "nothing of this topic has landed")
-    if landing.accounted != body.before:
-        return No(Reason.STALE_PREMISE, f"snapshots are accounted for up to {landing.accounted}")
-    if problem := removal_problem(body.removed):
-        return problem
-    landing.accounted = body.accounted
-    landing.unproven |= body.unproven
-    for one in body.removed:
-        landing.note_removed(one, state.members.time_ms, state.level)
-    return None
-
-
-def removal_problem(removed: Iterable[LandedRange]) -> No | None:
-    if any(not 0 <= one.start <= one.end or not 0 <= one.records <= one.end - one.start for one in removed):
-        return No(Reason.MALFORMED, "a range ends before it starts, or holds more than it can")
-    return None
 
 
 def tables_purged(state: "State", member: Member, body: TablesPurged) -> int:
@@ -429,11 +310,6 @@ def tables_purged(state: "State", member: Member, body: TablesPurged) -> int:
 
 
 RULES = (
-    *namespaces.RULES,
-    *views.RULES,
     (CommitTables, commit_tables),
-    (HoldTopic, hold_topic),
-    (Land, land),
-    (NoteRemoved, note_removed),
     (TablesPurged, tables_purged),
 )

@@ -1,10 +1,10 @@
 """One consumer group: its generation, its members and what each of them may do (L30).
 
-    EMPTY        nobody is in it; its offsets stay, and simple consumers may commit
-    PREPARING    somebody went: the rest has to join again (a rebalance that only new joins want is no state of ours:
-                 it lives in the coordinator's memory until it ends with a new generation)
-    COMPLETING   a generation was made, its leader has not said yet who gets what
-    STABLE       everybody has an assignment
+    EMPTY        the group has no members; its offsets stay, and simple consumers may commit
+    PREPARING    a member has left, and the rest has to join again (a rebalance for new members only is not stored: the
+                 coordinator keeps it in memory until it ends with a new generation)
+    COMPLETING   a generation was made, and its leader has not sent the assignments yet
+    STABLE       every member has an assignment
 """
 
 import struct
@@ -22,7 +22,7 @@ MAX_GROUP_BYTES = 4 << 20
 """How much metadata one member, and all of a group, may carry: the state and its commands are bounded."""
 
 Protocols = list[tuple[str, bytes]]
-"""What a member can speak, best first, with its metadata for each."""
+"""The protocols of a member, best first, with its metadata for each."""
 
 
 class GroupState(IntEnum):
@@ -46,7 +46,7 @@ class MemberRow(NamedTuple):
     protocols: Protocols
 
 
-class Commit(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A committed offset; `expire_ms` is the cluster time at which it goes whatever the group does, if not 0."""
 
     offset: int
@@ -119,7 +119,7 @@ class Group:
         self.leader = ""
         self.members: dict[str, GroupMember] = {}
         self.statics: dict[str, str] = {}
-        self.offsets: dict[int, Commit] = {}
+        self.offsets: dict[int, CommittedOffset] = {}
         self.emptied_ms = 0
 
     def __repr__(self) -> str:
@@ -142,12 +142,12 @@ class Group:
         group.generation, group.state = fields[2], GroupState(fields[3])
         group.protocol_type, group.protocol, group.leader, group.emptied_ms = fields[4:8]
         group.seat(map(GroupMember.load, fields[8]))
-        group.offsets = {stream: row_of(Commit, commit) for stream, commit in fields[9]}
+        group.offsets = {stream: row_of(CommittedOffset, commit) for stream, commit in fields[9]}
         return group
 
 
 def member_problem(group: Group | None, member_id: str, instance: str | None) -> Reason | None:
-    """Why somebody cannot speak for this member, as Kafka judges it."""
+    """Why a request cannot act for this member, by Kafka's rules."""
     if group is None:
         return Reason.UNKNOWN_GROUP_MEMBER
     if instance is not None:
@@ -159,17 +159,17 @@ def member_problem(group: Group | None, member_id: str, instance: str | None) ->
     return None if member_id in group.members else Reason.UNKNOWN_GROUP_MEMBER
 
 
-def common_protocols(everybody: Iterable[Protocols]) -> set[str]:
-    """The names that all of them speak."""
-    sets = [{name for name, _ in protocols} for protocols in everybody]
+def common_protocols(members: Iterable[Protocols]) -> set[str]:
+    """The protocols that all members know."""
+    sets = [{name for name, _ in protocols} for protocols in members]
     return set.intersection(*sets) if sets else set()
 
 
-def select_protocol(everybody: list[Protocols]) -> str | None:
-    """The protocol with the most votes: each member votes for the first of its own that all speak."""
-    common = common_protocols(everybody)
+def select_protocol(members: list[Protocols]) -> str | None:
+    """The protocol with the most votes: each member votes for its first one that all members know."""
+    common = common_protocols(members)
     votes: dict[str, int] = {}
-    for protocols in everybody:
+    for protocols in members:
         choice = next((name for name, _ in protocols if name in common), None)
         if choice is not None:
             votes[choice] = votes.get(choice, 0) + 1
@@ -181,9 +181,9 @@ def metadata_bytes(protocols: Protocols) -> int:
 
 
 def group_topics(group: Group) -> set[str] | None:
-    """What the members of a group of consumers read; None if nobody can tell, which counts as all (as in Kafka).
+    """The topics that a group of consumers reads; None if they are unknown, which counts as all (as in Kafka).
 
-    It parses every member's subscription: ask once, not for each topic.
+    Parses the subscription of every member: call it once, not for each topic.
     """
     read: set[str] = set()
     if group.protocol_type != CONSUMER:

@@ -1,7 +1,7 @@
-"""Consumer groups without a home: who coordinates one, and the rules of its membership (L30).
+"""Consumer groups: which broker coordinates a group, and the rules of its membership (L30).
 
 The coordinator is a function of the state, so every broker knows it and no broker has to be told. What two of them
-could disagree on is decided here: generations, members, assignments, and in `group_offsets` the committed offsets.
+could disagree on is decided here: generations, members, assignments, and in offsets.py the committed offsets.
 Every command about members names the group as its proposer saw it, and is refused if that has changed.
 """
 
@@ -14,7 +14,7 @@ from lakestream.model.commands import Body
 from lakestream.model.groups import offsets
 from lakestream.model.groups.group import (
     MAX_GROUP_BYTES,
-    Commit,
+    CommittedOffset,
     Group,
     GroupMember,
     GroupState,
@@ -48,7 +48,7 @@ class NewGeneration(Body, frozen=True, array_like=True):
 
 
 class Assign(Body, frozen=True, array_like=True):
-    """The leader says who gets what in this generation; whom it does not name gets nothing."""
+    """The leader's assignments for this generation; a member that it does not name gets nothing."""
 
     KIND: ClassVar[int] = 21
     group: str
@@ -58,7 +58,7 @@ class Assign(Body, frozen=True, array_like=True):
 
 
 class RemoveMembers(Body, frozen=True, array_like=True):
-    """These members of the generation left; or, where a sequence stands, were not heard since that command (L13)."""
+    """These members leave the generation; those with a sequence because they were not heard since then (L13)."""
 
     KIND: ClassVar[int] = 22
     group: str
@@ -83,7 +83,7 @@ class DeleteGroup(Body, frozen=True, array_like=True):
 
 
 class Groups:
-    """All groups, by name. `changes` and `recent` say which of them changed, for who looks on: no part of the state.
+    """All groups, by name. `changes` and `recent` tell a reader which groups changed; they are no part of the state.
 
     `offsets` and `note_bytes` count what all groups have committed.
     """
@@ -101,7 +101,7 @@ class Groups:
         self.changes += 1
         self.recent.append(name)
 
-    def keep(self, group: Group, stream: int, commit: Commit) -> None:
+    def keep(self, group: Group, stream: int, commit: CommittedOffset) -> None:
         """Remember a committed offset in place of the one before."""
         before = group.offsets.get(stream)
         self.offsets += before is None
@@ -116,14 +116,14 @@ class Groups:
             self.note_bytes -= note_size(before.note)
 
     def remove(self, group: Group) -> None:
-        """The group goes, and what it committed."""
+        """Forget a group and its offsets."""
         for stream in list(group.offsets):
             self.drop(group, stream)
         del self.by_name[group.name]
         self.touch(group.name)
 
     def forget_streams(self, streams: Set[int]) -> None:
-        """A topic went, and with it what was committed for it (L25)."""
+        """Forget the offsets that were committed for a deleted topic (L25)."""
         for group in self.by_name.values():
             self.forget_streams_of(group, streams)
 
@@ -217,7 +217,7 @@ def assign(state: "State", member: Member, body: Assign) -> int | No:
 
 
 def remove_members(state: "State", member: Member, body: RemoveMembers) -> list[int] | No:
-    """For each of them 1 if it went, 0 if it was gone or was heard since."""
+    """For each member 1 if it was removed, 0 if it was gone already or was heard since."""
     group = state.groups.by_name.get(body.group)
     if problem := premise(state, member, group, body.group, body.generation):
         return problem
@@ -235,7 +235,7 @@ def remove_members(state: "State", member: Member, body: RemoveMembers) -> list[
 
 
 def shrink(state: "State", group: Group, members: dict[str, GroupMember]) -> None:
-    """Go on with fewer members: they rebalance, or if nobody is left the group is empty, in a generation of its own."""
+    """Go on with fewer members: they rebalance; without members the group is empty, in a new generation."""
     group.seat(members.values())
     if group.leader not in members:
         group.leader = ""
@@ -310,5 +310,4 @@ RULES = (
     (RemoveMembers, remove_members),
     (ReplaceMember, replace_member),
     (DeleteGroup, delete_group),
-    *offsets.RULES,
 )

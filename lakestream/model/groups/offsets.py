@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from lakestream.model.commands import Body
 from lakestream.model.configs import LONG_MAX
-from lakestream.model.groups.group import CONSUMER, Commit, Group, GroupState, group_topics, member_problem, note_size
+from lakestream.model.groups.group import (
+    CONSUMER,
+    CommittedOffset,
+    Group,
+    GroupState,
+    group_topics,
+    member_problem,
+    note_size,
+)
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
@@ -24,8 +32,8 @@ CommitRow = tuple[int, int, int, str]
 class CommitOffsets(Body, frozen=True, array_like=True):
     """Remember offsets for a group; with generation -1 for one whose consumers assign partitions to themselves.
 
-    `joining`: somebody waits to join. The members go through another join phase then, and the group takes their commits
-    although it has no assignment yet, as Kafka's does. Older commands do not say so.
+    `joining`: a member waits to join. The members then go through another join phase, and the group takes their commits
+    although it has no assignment yet, as in Kafka. Older commands lack the field.
     """
 
     KIND: ClassVar[int] = 24
@@ -50,14 +58,14 @@ class DeleteOffsets(Body, frozen=True, array_like=True):
 
 
 class ExpireOffsets(Body, frozen=True, array_like=True):
-    """Forget what nobody used since this cluster time, and the empty groups that have nothing left."""
+    """Forget offsets that were not used since this cluster time, and empty groups without offsets."""
 
     KIND: ClassVar[int] = 27
     before_ms: int
 
 
 class ExpireGroups(Body, frozen=True, array_like=True):
-    """What ExpireOffsets does, for these groups only: who proposes it has looked at all of them."""
+    """Like ExpireOffsets, for the groups that the proposer found to have something to expire."""
 
     KIND: ClassVar[int] = 57
     LEVEL: ClassVar[int] = BOUNDED
@@ -87,7 +95,7 @@ def commit(state: "State", member: Member, body: CommitOffsets) -> list[int] | N
         if group is None:
             group = state.groups.by_name[body.group] = Group(body.group, state.sequence)
             state.groups.touch(body.group)
-        state.groups.keep(group, stream, Commit(offset, leader_epoch, note, now, expire))
+        state.groups.keep(group, stream, CommittedOffset(offset, leader_epoch, note, now, expire))
         results.append(0)
     return results
 
@@ -115,7 +123,7 @@ def offset_problem(state: "State", group: Group | None, stream: int, note: str) 
 def commit_problem(group: Group | None, body: CommitOffsets, joining: bool) -> Reason | None:
     """As Kafka judges it: a group with members takes commits only from them, in their generation.
 
-    Between a join phase and the assignment it takes none, unless somebody joins: that begins the next join phase.
+    Between a join phase and the assignment it takes none, unless a member joins, which begins the next join phase.
     """
     if group is None:
         return Reason.STALE_GENERATION if body.generation >= 0 else None

@@ -19,7 +19,7 @@ _Generator = tuple[Any, Callable[..., Any]]
 
 def address_of(buffer: bytes | bytearray | memoryview) -> int:
     """Where the bytes of a buffer lie. Valid only while the caller keeps the buffer and does not resize it."""
-    # ctypes is five times faster, but takes only what may be written.
+    # ctypes is five times faster, but takes only writable buffers.
     if isinstance(buffer, bytearray | memoryview) and len(buffer) and not memoryview(buffer).readonly:
         return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     return int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
@@ -38,7 +38,7 @@ def _store(bits: int) -> Callable[[Any, Any, Any], _Generator]:
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             kind = ir.IntType(bits)
             value = builder.trunc(arguments[1], kind) if bits < 64 else arguments[1]
-            # Nobody promised that the address is a multiple of the width.
+            # The address need not be a multiple of the width.
             builder.store(value, builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
             return context.get_dummy_value()
 

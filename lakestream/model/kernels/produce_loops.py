@@ -1,9 +1,9 @@
 """The compiled loops for many tiny Produce requests: find them, join their batches, stamp and answer them.
 
 They do for a run of requests what the parser, `check_batch`, `pack_append`, `stamp` and the encoder of answers do for
-one, and nothing else: whatever is not as simple as can be ends a run, and goes the general way. Addresses are raw, as
-in record_loops.py, whose words on safety hold here too; what is compiled here contains `check_records`, so a change
-there asks for a change here.
+one request. A request that is not of the simplest form ends the run, and is served the general way. Addresses are raw:
+the rules of record_loops.py hold here too. The code compiled here contains `check_records` and the layout of
+append_rows.py, so a change there needs a change in this file, or numba keeps the old code.
 
 A run is a table of int64, a row a request, with the columns below.
 """
@@ -17,6 +17,17 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from lakestream.model.append_rows import (
+    FIRST_SEQUENCE_AT,
+    LENGTH_AT,
+    MAX_TIMESTAMP_AT,
+    POSITION_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORDS_AT,
+    ROW_BYTES,
+    STREAM_AT,
+)
 from lakestream.model.batches.header import HEADER_SIZE, LEADER_EPOCH, MAGIC, PREFIX_SIZE
 from lakestream.model.kernels.pointers import load, store32, store64
 from lakestream.model.kernels.record_loops import FINE, check_records
@@ -25,9 +36,7 @@ COLUMNS = 11
 STREAM, COUNT, LENGTH, MAX_TIMESTAMP, PRODUCER_ID, EPOCH, SEQUENCE, ADDRESS, CORRELATION, PARTITION, LOG_START = range(
     COLUMNS
 )
-"""The first seven are those of a batch handed to the appender. ADDRESS is where the batch lies."""
-ROW_BYTES = 38
-"""Of a row of an `Append` command: model/streams.py's ROW."""
+"""The first seven are a BatchRow (append_rows.py). ADDRESS is where the batch lies."""
 
 _ROW = 8 * COLUMNS
 _Generator = tuple[Any, Callable[..., Any]]
@@ -245,15 +254,15 @@ def join_batches(table: int, order: int, count: int, body: int, position: int, r
         length = native64(source + 8 * LENGTH)
         copy(body + position, native64(source + 8 * ADDRESS), length)
         row = rows + ROW_BYTES * index
-        store32(row, native64(source + 8 * STREAM))
-        store32(row + 4, native64(source + 8 * COUNT))
-        store32(row + 8, position)
-        store32(row + 12, length)
-        store64(row + 16, native64(source + 8 * MAX_TIMESTAMP))
-        store64(row + 24, native64(source + 8 * PRODUCER_ID))
+        store32(row + STREAM_AT, native64(source + 8 * STREAM))
+        store32(row + RECORDS_AT, native64(source + 8 * COUNT))
+        store32(row + POSITION_AT, position)
+        store32(row + LENGTH_AT, length)
+        store64(row + MAX_TIMESTAMP_AT, native64(source + 8 * MAX_TIMESTAMP))
+        store64(row + PRODUCER_ID_AT, native64(source + 8 * PRODUCER_ID))
         # The epoch has two bytes; the sequence is written over the two behind it.
-        store32(row + 32, native64(source + 8 * EPOCH))
-        store32(row + 34, native64(source + 8 * SEQUENCE))
+        store32(row + PRODUCER_EPOCH_AT, native64(source + 8 * EPOCH))
+        store32(row + FIRST_SEQUENCE_AT, native64(source + 8 * SEQUENCE))
         position += length
 
 
@@ -265,10 +274,10 @@ def stamp_batches(body: int, rows: int, count: int, results: int) -> int:
         base = native64(results + 8 * index)
         if base >= 0:
             row = rows + ROW_BYTES * index
-            batch = body + (native64(row + 8) & 0xFFFFFFFF)
+            batch = body + (native64(row + POSITION_AT) & 0xFFFFFFFF)
             store64(batch, swapped64(base))
             store32(batch + 12, swapped64(LEADER_EPOCH) >> 32)
-            records += native64(row + 4) & 0xFFFFFFFF
+            records += native64(row + RECORDS_AT) & 0xFFFFFFFF
     return records
 
 

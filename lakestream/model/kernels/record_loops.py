@@ -33,7 +33,7 @@ FIELDS = 8
 """The int32 columns of `decode_records`, in order: offset delta, key start, key length (-1: null), value start, value
 length (-1: null), headers start, headers count, headers length. Starts are positions in the section."""
 KEY_SIZE = 2
-"""Which of them is the key length."""
+"""The column of the key length."""
 _INT64_MAX = 2**63 - 1
 _INT64_MIN = -(2**63)
 _Record = tuple[int, int, int, int, int, int, int, int, int, int]
@@ -63,7 +63,7 @@ def _varint(position: int, end: int) -> tuple[int, int]:
 
 @njit(nogil=True, forceinline=True)
 def _varlong(position: int, end: int) -> tuple[int, int]:
-    """The same of 64 bits."""
+    """The 64-bit variant of `_varint`."""
     if position >= end:
         return 0, OUT_OF_BOUNDS
     byte = load(position)

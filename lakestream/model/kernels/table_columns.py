@@ -13,7 +13,7 @@ a row of the table give the same. Changing it makes all digests in old states wo
     version u8 (1), parts u8 (bits: 1 timestamp, 2 headers), hash of the row's columns as landed u64 (little-endian),
     timestamp i64 (little-endian, if in parts), headers as in the record: count, then each (if in parts)
 
-It is ignored when the columns hash to something else: then somebody has changed the row, and the change counts.
+It is ignored when the columns have another hash: then an engine has changed the row, and the change counts.
 """
 
 import numpy as np
@@ -57,7 +57,7 @@ ORIGINAL_PREFIX = 10
 
 MIN_TIMESTAMP = -62_135_596_800_000
 MAX_TIMESTAMP = 253_402_300_799_999
-"""The years 1 to 9999, in milliseconds: what every engine can show. Other timestamps go into the original."""
+"""The years 1 to 9999 in milliseconds, which every engine can show. Other timestamps go into the original."""
 
 _K0 = -0x5F3B9A8D2C71E04B
 _K1 = 0x2D358DCCAA6C78A5
@@ -69,7 +69,7 @@ _SIGN = -(2**63)
 
 @njit(nogil=True, forceinline=True)
 def is_set(bits: int, index: int) -> bool:
-    """Whether a validity bitmap says yes; one without an address always does."""
+    """Whether a row is valid by a validity bitmap; without a bitmap all are."""
     return bits == 0 or (load(bits + (index >> 3)) >> (index & 7)) & 1 == 1
 
 
@@ -136,7 +136,7 @@ def hash_encoded_headers(address: int, end: int) -> int:
 
 @njit(nogil=True)
 def hash_landed_headers(view: View, row: int) -> int:
-    """The same of headers as they lie in the columns. A null key, which only others can write, is an empty one."""
+    """The hash of headers in the columns. A null key, which only other engines can write, counts as empty."""
     first, end = headers_of(view, row)
     state = _K3
     for index in range(first, end):
@@ -176,7 +176,7 @@ def hash_landed(view: View, row: int) -> int:
 
 @njit(nogil=True)
 def open_original(view: View, row: int) -> tuple[int, int, int, int]:
-    """What an original says, if it still belongs to its row: parts, timestamp, address of the headers and their end."""
+    """The parts, timestamp and headers of an original, if it still belongs to its row."""
     if load32(view[FLAGS] + 4 * row) & HAS_ORIGINAL == 0:
         return 0, 0, 0, 0
     address, size = blob(view, ORIGINAL, row)
@@ -234,7 +234,7 @@ def add_up(hashes: npt.NDArray[np.int64], start: int) -> int:
 
 @njit(nogil=True, forceinline=True)
 def _is_less(left: int, left_size: int, right: int, right_size: int) -> bool:
-    """Whether some bytes sort before others, eight at a time."""
+    """Whether the first bytes sort before the second; compares eight at a time."""
     shorter = min(left_size, right_size)
     index = 0
     while index + 8 <= shorter:

@@ -96,7 +96,7 @@ def count_batches(address: int, length: int) -> int:
 
 @njit("void(int64, int64[:, ::1])", cache=True, nogil=True)
 def split_batches(address: int, lines: Lines) -> None:
-    """A line for each of the batches that `count_batches` has counted."""
+    """Write a line for each batch that `count_batches` has counted."""
     position = address
     for index in range(lines.shape[0]):
         size = load_big32(position + 8) + _PREFIX_SIZE
@@ -253,7 +253,7 @@ def _are_text(address: int, end: int) -> bool:
 
 @njit(nogil=True)
 def _put_original(view: View, row: int, cursor: int, timestamp: int, headers: int, headers_size: int) -> int:
-    """Write what the columns of a row could not hold: the row's other columns are there by now."""
+    """Write the original of a row, with what its columns cannot hold. Call it after the other columns."""
     parts = 0 if _fits(timestamp) else ORIGINAL_TIMESTAMP
     parts |= 0 if _are_text(headers, headers + headers_size) else ORIGINAL_HEADERS
     if parts == 0:

@@ -2,7 +2,7 @@
 
 They follow pointers.py: addresses are plain integers, good only while the caller holds the buffer. Arithmetic on signed
 numbers must not overflow in compiled code, so the hash has its own operations, which may. Compiled code is cached by
-its file alone: a change here or in table_columns.py reaches the others' code only once their files change too.
+its file alone: a change here or in table_columns.py reaches code in other files only once those change too.
 """
 
 from collections.abc import Callable

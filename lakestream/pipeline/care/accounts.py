@@ -1,10 +1,10 @@
-"""Accounting: what others' snapshots took from a table or changed in it is noted in the state before they expire (T16).
+"""Accounting: rows that other engines removed or changed are noted in the state before the snapshots expire (T16).
 
-So are our own that took rows from a table in another catalog, if the state was not told of them (snapshots_since.py).
-The snapshots, as many as follow one another, are compared with the one before them: one commit may be several, first
-taking rows away and then bringing them back changed. The rows of all files that differ are counted and hashed on both
-sides, by partition. What is missing after is removed; a row that is another one counts as no row less, and as the
-difference of the two hashes. Rewrites cancel out. Where a snapshot is gone before we came, that is noted instead.
+The same holds for our own snapshots that removed rows from a table in an external catalog, if the state was not told of
+them (snapshots_since.py). Neighbouring snapshots are compared, as one, with the snapshot before them: one commit may be
+several snapshots, one that removes rows and one that adds them again, changed. The rows of all files that differ are
+counted and hashed on both sides, by partition. Missing rows are removed ones; a changed row counts as no row less, and
+as the difference of the two hashes. Rewrites cancel out. If a snapshot expired before it was compared, that is noted.
 """
 
 import logging
@@ -12,17 +12,17 @@ from collections.abc import Iterable, Sequence
 
 from lakestream.data.tables.iceberg.live_files import LiveFile, LiveFiles
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.data.tables.iceberg.snapshots_since import Run, runs, since
+from lakestream.data.tables.iceberg.snapshots_since import SnapshotRun, runs_to_compare, unaccounted_snapshots
 from lakestream.data.tables.reading.position_deletes import parse_deletes
 from lakestream.errors import Corrupt, Missing
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.landed import LandedRange
-from lakestream.model.catalog.tables import NoteRemoved
+from lakestream.model.catalog.landed import LandedRange, NoteRemoved
 from lakestream.model.reasons import No
-from lakestream.pipeline.care.jobs import CareJobs, Lost, NotDone, Progress, Result
-from lakestream.pipeline.care.tasks import DIGEST, CareFile, Rows
-from lakestream.pipeline.landing.lander import Lander
-from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.care.results import Lost, NotDone, Progress, Result
+from lakestream.pipeline.care.task_runs import CareRuns
+from lakestream.pipeline.care.tasks import DIGEST, CareFile, CountedRows
+from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.topic_tables import TopicTables
 
 log = logging.getLogger(__name__)
 
@@ -30,75 +30,76 @@ Span = tuple[int, int]
 
 
 class Accounts:
-    """Keeps the accounts of all tables."""
+    """Accounts for the snapshots of all tables."""
 
-    def __init__(self, replica: Replica, lander: Lander, jobs: CareJobs) -> None:
+    def __init__(self, replica: Replica, tables: TopicTables, runs: CareRuns) -> None:
         self._replica = replica
-        self._lander = lander
-        self._jobs = jobs
+        self._tables = tables
+        self._runs = runs
 
     def due(self, topic_id: bytes, table: Table) -> bool:
-        """Whether others have committed something that is not accounted for."""
+        """Whether the table has snapshots that are not accounted for."""
         landing = self._replica.state.catalog.landings.get(topic_id)
         if landing is None:
             return False
-        past = since(table.metadata, landing.accounted)
-        outside = self._lander.is_outside(topic_id)
-        return not past.complete or bool(runs(past, table.metadata, landing.accounted, outside=outside))
+        unaccounted = unaccounted_snapshots(table.metadata, landing.accounted)
+        external = self._tables.is_external(topic_id)
+        runs = runs_to_compare(unaccounted, table.metadata, landing.accounted, external=external)
+        return not unaccounted.complete or bool(runs)
 
     async def settle(self, topic_id: bytes, progress: Progress) -> Result:
-        """Account for all snapshots there are, one run after the other."""
+        """Account for all snapshots of the table, one run after the other."""
         result = Result()
-        table = await self._lander.table_of(topic_id)
+        table = await self._tables.table_of(topic_id)
         if isinstance(table, Failed):
             raise NotDone(table.reason)
         metadata = table.metadata
         landing = self._replica.state.catalog.landings[topic_id]
-        past = since(metadata, landing.accounted)
-        outside = self._lander.is_outside(topic_id)
-        # Each note holds on top of what was accounted for when we looked: another pipeline may do the same meanwhile.
-        accounted, unproven = landing.accounted, not past.complete
-        for run in runs(past, metadata, landing.accounted, outside=outside):
+        unaccounted = unaccounted_snapshots(metadata, landing.accounted)
+        external = self._tables.is_external(topic_id)
+        # Each note names the account that it continues: another pipeline may account for the same snapshots meanwhile.
+        accounted, unproven = landing.accounted, not unaccounted.complete
+        for run in runs_to_compare(unaccounted, metadata, landing.accounted, external=external):
             removed, sure = await self._judge(table, run, progress)
             note = NoteRemoved(topic_id, accounted, run.last.sequence_number, removed, unproven or not sure)
             await self._note(note)
             accounted, unproven = run.last.sequence_number, False
             result.count(snapshots=1, rows_removed=sum(one.records for one in removed))
-        if unproven and past.heads:
-            await self._note(NoteRemoved(topic_id, accounted, past.heads[-1].sequence_number, [], True))
+        if unproven and unaccounted.heads:
+            await self._note(NoteRemoved(topic_id, accounted, unaccounted.heads[-1].sequence_number, [], True))
         return result
 
-    async def _judge(self, table: Table, run: Run, progress: Progress) -> tuple[list[LandedRange], bool]:
-        """What snapshots did, and whether that is sure."""
+    async def _judge(self, table: Table, run: SnapshotRun, progress: Progress) -> tuple[list[LandedRange], bool]:
+        """The rows that a run of snapshots removed, and whether that is certain."""
         if not run.known:
             return [], False
-        off, committer = self._lander.off, self._lander.committer
+        off, files_of = self._tables.files.off, self._tables.format.files
         try:
-            before = await off(committer.live_files, table, run.base) if run.base is not None else LiveFiles({}, ())
-            after = await off(committer.live_files, table, run.last.snapshot_id)
+            before = await off(files_of, table, run.base) if run.base is not None else LiveFiles({}, ())
+            after = await off(files_of, table, run.last.snapshot_id)
             differ = await off(self._differing, before, after)
             had = await self._rows(table, before, differ, progress)
             has = await self._rows(table, after, differ, progress)
         except (Missing, Corrupt, Lost) as error:
-            log.warning("a snapshot of others cannot be accounted for: %s", error)
+            log.warning("a snapshot of another engine cannot be accounted for: %s", error)
             return [], False
         return difference(had, has, rewritten=not after.data.keys() <= before.data.keys())
 
     def _differing(self, before: LiveFiles, after: LiveFiles) -> set[str]:
-        """Data files that are in one snapshot only, or that a delete file of one snapshot only speaks of."""
+        """Data files that are in one snapshot only, or that a delete file of only one snapshot names."""
         differ = before.data.keys() ^ after.data.keys()
         known = {one.path for one in before.deletes} ^ {one.path for one in after.deletes}
         for path in known:
-            differ |= parse_deletes(self._lander.store.get(path)).keys()
+            differ |= parse_deletes(self._tables.files.store.get(path)).keys()
         return set(differ)
 
-    async def _rows(self, table: Table, side: LiveFiles, differ: set[str], progress: Progress) -> list[Rows]:
+    async def _rows(self, table: Table, side: LiveFiles, differ: set[str], progress: Progress) -> list[CountedRows]:
         files = [file for path, file in sorted(side.data.items()) if path in differ]
         tasks = [
-            self._jobs.task(table, number, DIGEST, [_source(side, file) for file in some])
-            for number, some in enumerate(self._jobs.by_bytes(files))
+            self._runs.task(table, number, DIGEST, [_source(side, file) for file in some])
+            for number, some in enumerate(self._runs.by_bytes(files))
         ]
-        answers = await self._jobs.run_all(tasks, progress, "compared")
+        answers = await self._runs.run_all(tasks, progress, "compared")
         return [rows for answer in answers for rows in answer.rows]
 
     async def _note(self, note: NoteRemoved) -> None:
@@ -111,17 +112,19 @@ def _source(side: LiveFiles, file: LiveFile) -> CareFile:
     return CareFile(file.path, file.size, file.rows, [one.path for one in side.deletes_of(file)])
 
 
-def difference(had: Iterable[Rows], has: Iterable[Rows], *, rewritten: bool) -> tuple[list[LandedRange], bool]:
-    """Rows that were there and are not, or are others; False if there are more than there were.
+def difference(
+    had: Iterable[CountedRows], has: Iterable[CountedRows], *, rewritten: bool
+) -> tuple[list[LandedRange], bool]:
+    """The rows that are gone or changed; and False if there are more rows than before, which cannot be.
 
-    `rewritten`: there are files that were not there, so any row of the old ones may be another one now. Else rows only
-    went, and the difference is theirs alone.
+    `rewritten`: there are new files, so any row of the old files may be a changed one now. Else rows were only removed,
+    and the difference is that of the removed rows.
     """
     before, after = _summed(had), _summed(has)
     found: list[LandedRange] = []
     sure = after.keys() <= before.keys()
     for partition, old in sorted(before.items()):
-        new = after.get(partition, Rows(partition, [], 0, 0))
+        new = after.get(partition, CountedRows(partition, [], 0, 0))
         records, digest = old.records - new.records, (old.digest - new.digest) % 2**64
         sure &= records >= 0
         if records < 0 or (records == 0 and digest == 0):
@@ -131,19 +134,19 @@ def difference(had: Iterable[Rows], has: Iterable[Rows], *, rewritten: bool) -> 
     return found, sure
 
 
-def _summed(parts: Iterable[Rows]) -> dict[int, Rows]:
-    found: dict[int, Rows] = {}
+def _summed(parts: Iterable[CountedRows]) -> dict[int, CountedRows]:
+    found: dict[int, CountedRows] = {}
     for rows in parts:
-        known = found.get(rows.partition, Rows(rows.partition, [], 0, 0))
+        known = found.get(rows.partition, CountedRows(rows.partition, [], 0, 0))
         offsets = joined([*known.offsets, *rows.offsets])
-        found[rows.partition] = Rows(
+        found[rows.partition] = CountedRows(
             rows.partition, offsets, known.records + rows.records, (known.digest + rows.digest) % 2**64
         )
     return found
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The same offsets in as few spans as there can be, in order."""
+    """The same offsets as few spans in order, none of which touch."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -154,7 +157,7 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def minus(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Offsets of the first that are not among the second; both are in order."""
+    """The offsets of `spans` that are not in `others`; both are in order."""
     found: list[Span] = []
     at = 0
     for start, end in spans:

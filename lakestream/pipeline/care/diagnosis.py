@@ -1,4 +1,4 @@
-"""What a topic's table consists of is looked at, and what is wrong with it is said: after a repair, and for people."""
+"""The diagnosis of a topic's table after a repair: whether its files are there and agree with the state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,22 +6,21 @@ from uuid import UUID
 
 from lakestream.data.tables.iceberg.live_files import LiveFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
-from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, unpack_progress
 from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing
 from lakestream.model.catalog.tables import CatalogTable
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
-from lakestream.pipeline.landing.lander import Lander
+from lakestream.pipeline.tables.topic_tables import TopicTables
 
 NAMED_MAX = 5
-"""How many lost files are named."""
+"""The number of lost files that a diagnosis names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is wrong with a table. `lost` are data files that are not there or not whole; the rest is for people."""
+    """The faults of a table. `lost`: data files that are missing or not whole; `problems`: for the operator."""
 
     problems: tuple[str, ...]
     lost: tuple[LiveFile, ...]
@@ -33,7 +32,7 @@ class Diagnosis:
     def healthy(self) -> bool:
         return not self.problems and not self.lost and not self.lost_deletes
 
-    def told(self) -> str:
+    def text(self) -> str:
         said = list(self.problems)
         if self.lost:
             names = ", ".join(file.path for file in self.lost[:NAMED_MAX])
@@ -45,17 +44,19 @@ class Diagnosis:
         return "; ".join(said)
 
 
-def diagnose(lander: Lander, state: State, topic: Topic, bound: CatalogTable) -> Diagnosis:
+def diagnose(tables: TopicTables, state: State, topic: Topic, bound: CatalogTable) -> Diagnosis:
     """Blocks. Raises Retry if the store cannot be asked."""
+    store = tables.files.store
     try:
-        metadata = TableMetadata.parse(lander.store.get(bound.location))
-        live = lander.committer.live_files(Table(bound.location, metadata))
+        metadata = TableMetadata.parse(store.get(bound.location))
+        table = Table(bound.location, metadata)
+        live = tables.format.files(table)
     except (Missing, Corrupt) as error:
         return Diagnosis((f"the table's metadata is lost or broken: {error}; restore it from a backup",), (), (), 0, 0)
-    problems = [*_binding(metadata, topic, bound), *_progress(metadata, state, topic)]
-    sizes = dict(lander.store.list(f"{metadata.location}/"))
-    lost = tuple(file for path, file in live.data.items() if not _is_there(lander.store, sizes, path, file.size))
-    deletes = tuple(one.path for one in live.deletes if not _is_there(lander.store, sizes, one.path, one.size))
+    problems = [*_binding(metadata, topic, bound), *_progress(tables, table, state, topic)]
+    sizes = dict(store.list(f"{metadata.location}/"))
+    lost = tuple(file for path, file in live.data.items() if not _is_there(store, sizes, path, file.size))
+    deletes = tuple(one.path for one in live.deletes if not _is_there(store, sizes, one.path, one.size))
     rows = sum(file.rows for file in live.data.values())
     return Diagnosis(tuple(problems), lost, deletes, rows, len(live.data))
 
@@ -68,24 +69,23 @@ def _binding(metadata: TableMetadata, topic: Topic, bound: CatalogTable) -> Sequ
     return []
 
 
-def _progress(metadata: TableMetadata, state: State, topic: Topic) -> Sequence[str]:
+def _progress(tables: TopicTables, table: Table, state: State, topic: Topic) -> Sequence[str]:
     try:
-        progress = unpack_progress(metadata.properties.get(PROGRESS_PROPERTY, ""))
+        progress = tables.format.progress(table)
     except Corrupt as error:
         return [str(error)]
     found = []
     for stream_id in topic.streams:
         stream = state.streams.by_id[stream_id]
-        landed = progress.get(stream.partition)
-        end = landed.end if landed is not None else 0
+        end = progress.get(stream.partition, 0)
         if end != stream.landed:
-            told = f"partition {stream.partition}: the table has landed {end}, the state says {stream.landed}"
-            found.append(told)
+            problem = f"partition {stream.partition}: the table has landed {end}, the state says {stream.landed}"
+            found.append(problem)
     return found
 
 
 def _is_there(store: TableStore, sizes: dict[str, int], path: str, size: int) -> bool:
-    """Somebody may have added files that lie elsewhere in the warehouse."""
+    """Whether a file is there and whole. `sizes`: the table's folder; other engines may add files outside of it."""
     if path in sizes:
         return sizes[path] == size
     return dict(store.list(path)).get(path) == size

@@ -1,4 +1,4 @@
-"""Which rows a table keeps: those that its stream shows, or longer if the topic says so (T21)."""
+"""The rows that retention keeps in a table: those that the stream still has, or more if the topic says so (T21)."""
 
 from lakestream.model.catalog.landed import Landing
 from lakestream.model.configs import TABLE_RETENTION, TOPIC_CONFIGS
@@ -26,6 +26,6 @@ def keep_from(state: State, topic: Topic) -> dict[int, int]:
 
 
 def landed_before(landing: Landing, partition: int, time_ms: int) -> int:
-    """The end of what landed before a moment, in cluster time."""
+    """The end of the rows that landed before a moment, in cluster time."""
     ends = [mark.end for mark in landing.marks(partition) if mark.time_ms < time_ms]
     return ends[-1] if ends else 0

@@ -1,10 +1,10 @@
-"""How a user wants a stream's table to lie: his partition spec (T19) and his sort order (T4); optimize applies both."""
+"""The layout that users set for a stream's table: partition spec (T19) and sort order (T4). Optimize applies both."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lakestream.data.tables.files.stream_columns import NAMES
-from lakestream.data.tables.foreign.allowed_changes import STREAM_COLUMNS
+from lakestream.data.tables.files.column_ids import STREAM_COLUMN_IDS
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.reading.sort_orders import SortKey, can_transform, users_order
 from lakestream.pipeline.care.plan import Target
@@ -12,8 +12,8 @@ from lakestream.pipeline.care.tasks import PLACES_MAX, SpecField
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How a user wants his table to lie, and what of it cannot be done."""
+class UserLayout:
+    """A user's partition spec and sort order, and why one of them is not applied."""
 
     target: Target
     spec: list[SpecField]
@@ -21,8 +21,8 @@ class Layout:
     problem: str
 
 
-def users_layout(metadata: TableMetadata, scattered: int | None = None) -> Layout:
-    """`scattered`: a partition spec that was found to make too many files."""
+def users_layout(metadata: TableMetadata, scattered: int | None = None) -> UserLayout:
+    """The layout of a table. `scattered`: the id of a partition spec that makes too many files."""
     spec, order = users_spec(metadata), users_order(metadata)
     problems = []
     if spec is not None and (problem := _spec_problem(spec[1], spec[0] == scattered)):
@@ -31,7 +31,7 @@ def users_layout(metadata: TableMetadata, scattered: int | None = None) -> Layou
     if order is not None and order.problem:
         problems.append(f"the table's sort order is not applied: {order.problem}")
     applied = order is not None and not order.problem and order.keys
-    return Layout(
+    return UserLayout(
         Target(spec[0] if spec is not None else None, order.order_id if order is not None and applied else None),
         spec[1] if spec is not None else [],
         list(order.keys) if order is not None and applied else [],
@@ -49,9 +49,9 @@ def _spec_problem(fields: Iterable[SpecField], scattered: bool) -> str:
 def users_spec(metadata: TableMetadata) -> tuple[int, list[SpecField]] | None:
     """The partition spec that a user has set, if its fields are made of the stream's columns (T19)."""
     spec = metadata.specs[metadata.value("default-spec-id")]
-    columns = {field["id"]: field for field in metadata.schema["fields"] if field["id"] in STREAM_COLUMNS}
+    columns = {field["id"]: field for field in metadata.schema["fields"] if field["id"] in STREAM_COLUMN_IDS}
     fields = [
-        SpecField(one["name"], one["transform"], NAMES[one["source-id"]], columns[one["source-id"]]["type"])
+        SpecField(one["name"], one["transform"], RAW_COLUMNS.names[one["source-id"]], columns[one["source-id"]]["type"])
         for one in spec["fields"]
         if one["source-id"] in columns and one["transform"] != "void"
     ]

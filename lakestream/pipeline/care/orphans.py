@@ -1,9 +1,9 @@
 """Orphans: files in a table's folder that nothing leads to, and nothing ever will (T12).
 
-Ours are known by their names, whatever their age: data files by the round that wrote them, manifests and their lists
-by the epoch, metadata files by their version, since one that is not newer than the current one can never become
-current. What a pipeline that was killed had still to delete is among them. Files of others go when they are old: a
-writer of theirs may be slow, and nobody can tell.
+Files of ours are judged by their names, whatever their age: data files by the round that wrote them, manifests and
+lists by the epoch, metadata files by their version, since one that is not newer than the current one can never become
+current. The files that a killed pipeline had still to delete are among them. Files of other engines go when they are
+old: their writers may be slow, and their names do not tell.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lakestream.model.state import State
-from lakestream.pipeline.care.sweep import epoch_is_over, is_over, round_of
+from lakestream.pipeline.landing.round_names import epoch_is_over, is_over, round_of
 
 OTHERS_MS = 3 * 86_400_000
 _OWNED = re.compile(r"/metadata/(?:snap-\d+-1-)?(\d+)-(\d+)(?:-[0-9a-f-]{36}-m\d+)?\.avro$")
@@ -23,7 +23,7 @@ Listed = Sequence[tuple[str, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """What may be deleted: our own leftovers, and files of others that are old enough."""
+    """Files that may be deleted: our own, and those of other engines that are old enough."""
 
     ours: tuple[str, ...]
     others: tuple[str, ...]
@@ -33,11 +33,11 @@ class Orphans:
 def judge_orphans(
     listed: Listed, over: Collection[str], known: Collection[str], location: str, *, before_ms: int, spared: set[str]
 ) -> Orphans:
-    """Three steps in this order: `listed`, then `over`, then `known`, what the table leads to (T12).
+    """Judge with three lists made in this order: `listed`, then `over`, then `known`, the table's files (T12).
 
-    A file that is listed and of a round that is over is in the table by then, or never will be. The other way round its
-    round would commit it between the look at the table and the look at the state. `spared` are files that have their
-    grace; `location` is the current metadata file, empty if others name them: then all of these are others' files.
+    A listed file of a round that is over is in the table by then, or never will be. In another order the round could
+    commit the file between the look at the table and the look at the state. `spared`: files in their grace.
+    `location`: the current metadata file; empty if an external catalog names them, then none of them counts as ours.
     """
     ours, others, sizes = [], [], {}
     for uri, length, changed_ms in listed:

@@ -1,8 +1,8 @@
-"""What care of a table has to do: pure functions of its live files.
+"""Plans the care of a table: pure functions of its live files.
 
-    to_rewrite   groups of files to make larger ones of: neighbours in age of about one size, so that a row is written
-                 again only a few times in its life, however long its topic lives
-    to_drop      files whose rows all lie below what is kept, and files that have some of both (T21)
+    to_rewrite   groups of files to rewrite as larger ones: neighbours in age of about one size, so that a row is
+                 written again only a few times, however long its topic lives
+    to_drop      files whose rows are all below the kept offsets, and files that have rows on both sides (T21)
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,41 +16,41 @@ class CareLimits:
     """When a table is taken care of, and how much at a time."""
 
     small_files: int = 32
-    """So many files of about one size are rewritten without being asked."""
+    """So many files of about one size are rewritten without a request."""
     target_bytes: int = 128 << 20
-    """How large a file may get."""
+    """The size at which a file is full."""
     large_bytes: int = 64 << 20
-    """A file of this size is left alone."""
+    """A file of this size is not rewritten for its size."""
     tier_bytes: int = 16 << 10
     tier_factor: int = 8
-    """Files are of about one size if they are within such a factor."""
+    """Files within this factor are of about one size."""
     task_bytes: int = 64 << 20
-    """What one task reads: it bounds how long a round may have to wait for a slot."""
+    """Bytes that one task reads; it bounds how long a round of landing waits for a slot."""
     partition_bytes: int = 8 << 20
-    """Below this a file of its own for each partition would make more small files than there were."""
+    """Below this size of a partition, a file for each partition would make more small files than before."""
 
 
 ORDERED_GROUPS = 4
-"""Row groups of a file in a user's order: one that has so many is as large as such files get."""
+"""A file in a user's order with so many row groups is full."""
 ORDERED_FULL_BYTES = 8 << 20
-"""So is one of this size, whose records may be few and large."""
+"""A file in a user's order of this size is full too: its records may be few and large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How a user wants his table to lie: by a partition spec (T19), and in a sort order (T4); None: he said nothing."""
+    """The partition spec (T19) and the sort order (T4) that a user has set; None: not set."""
 
     spec_id: int | None = None
     order_id: int | None = None
 
     def is_astray(self, file: LiveFile) -> bool:
-        """Whether a file does not lie so, as far as it says itself."""
+        """Whether a file has another spec or order, as its manifest entry says."""
         return (self.spec_id is not None and file.spec_id != self.spec_id) or (
             self.order_id is not None and file.sort_order_id != self.order_id
         )
 
     def is_full(self, file: LiveFile) -> bool:
-        """Whether a file lies so, and is as large as such files get."""
+        """Whether a file is in the user's order and full."""
         full = file.groups >= ORDERED_GROUPS or file.size >= ORDERED_FULL_BYTES
         return self.order_id is not None and full and not self.is_astray(file)
 
@@ -59,7 +59,7 @@ NO_TARGET = Target()
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RewriteGroup:
     """Files to be made into fewer; `split`: each partition gets files of its own."""
 
     files: tuple[LiveFile, ...]
@@ -73,12 +73,12 @@ class Group:
 def to_rewrite(
     files: Sequence[LiveFile], deleted_in: Mapping[str, int], limits: CareLimits, *, asked: bool, everything: bool,
     target: Target = NO_TARGET,
-) -> list[Group]:  # fmt: skip
-    """The groups that are worth it, oldest files first. `deleted_in`: files with rows that were deleted by position.
+) -> list[RewriteGroup]:  # fmt: skip
+    """The groups worth rewriting, oldest files first. `deleted_in`: rows deleted by position, by file.
 
-    Without being asked only tiers that are full are rewritten, and files of which a third is deleted. With a user's
-    spec or order, files that do not lie as it says are brought there, when asked or together with others (T4, T19).
-    Without a spec, files that lie in somebody's partitions are left to him.
+    Without a request only full tiers are rewritten, and files of which a third is deleted. Files that do not have the
+    user's spec or order get it, by request or when they are rewritten anyway (T4, T19). Without a spec, files that an
+    engine has partitioned stay as they are.
     """
     left = sorted((file for file in files if target.spec_id is not None or not file.place), key=_age)
     if everything:
@@ -98,12 +98,12 @@ def to_rewrite(
     return [one for one in groups if len(one.files) > 1 or one.files[0].path in taken or _splits(one)]
 
 
-def _grouped(files: Sequence[LiveFile], limits: CareLimits) -> list[Group]:
-    """Neighbours in age, as many as one task reads, each kind by itself."""
+def _grouped(files: Sequence[LiveFile], limits: CareLimits) -> list[RewriteGroup]:
+    """Groups of neighbours in age, each as much as one task reads, each kind of files by itself."""
     kinds: dict[str, list[LiveFile]] = {}
     for file in files:
         kinds.setdefault(_kind(file, limits), []).append(file)
-    found: list[Group] = []
+    found: list[RewriteGroup] = []
     for _, members in sorted(kinds.items()):
         group: list[LiveFile] = []
         for file in members:
@@ -116,14 +116,14 @@ def _grouped(files: Sequence[LiveFile], limits: CareLimits) -> list[Group]:
     return found
 
 
-def _group(files: Sequence[LiveFile], limits: CareLimits) -> Group:
+def _group(files: Sequence[LiveFile], limits: CareLimits) -> RewriteGroup:
     partitions = partitions_of(files)
     size = sum(file.size for file in files)
     known = all(file.spans is not None for file in files)
-    return Group(tuple(files), known and size >= limits.partition_bytes * max(len(partitions), 1))
+    return RewriteGroup(tuple(files), known and size >= limits.partition_bytes * max(len(partitions), 1))
 
 
-def _splits(group: Group) -> bool:
+def _splits(group: RewriteGroup) -> bool:
     return group.split and any(_only_partition(file) < 0 for file in group.files)
 
 
@@ -133,12 +133,12 @@ def _is_worn(file: LiveFile, deleted_in: Mapping[str, int], *, asked: bool) -> b
 
 
 def _only_partition(file: LiveFile) -> int:
-    """The partition of a file that has rows of one only; -1 for others."""
+    """The partition of a file with rows of only one; else -1."""
     return file.spans[0].partition if file.spans is not None and len(file.spans) == 1 else -1
 
 
 def _kind(file: LiveFile, limits: CareLimits) -> str:
-    """Files of one partition are joined with each other, unless they are so small that any company is better."""
+    """Files of one kind are joined with each other. Small files of all partitions are one kind."""
     if file.place:
         return f"{file.spec_id} {file.place}"
     return str(_only_partition(file)) if file.size >= limits.partition_bytes else ""
@@ -158,16 +158,16 @@ def _age(file: LiveFile) -> tuple[int, int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """What retention does to a table's files."""
+    """The files that retention removes rows from."""
 
     whole: tuple[LiveFile, ...]
-    """All rows are below what is kept."""
+    """Files whose rows are all below the kept offsets."""
     partly: tuple[LiveFile, ...]
-    """Some are; perhaps, if nobody knows which rows the file has."""
+    """Files of which some rows are; also those whose manifest does not say which rows they have."""
 
 
 def to_drop(files: Sequence[LiveFile], keep_from: Mapping[int, int], *, share: float) -> Drop:
-    """Files below the first offsets to keep. One that straddles counts only if `share` of its rows has to go."""
+    """Files with rows below the first offsets to keep; of a file on both sides at least `share` has to be below."""
     whole, partly = [], []
     for file in files:
         if file.spans is None:

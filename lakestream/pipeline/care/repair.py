@@ -1,7 +1,7 @@
-"""Mending a topic's table that lost what had landed: what can be put back is put back, or the loss is accepted (T9).
+"""Repairs a topic's table that has lost landed rows: files and metadata are restored, or the loss is accepted (T9).
 
-What a repair does is judged like anything else: it never brings a deleted row back, never takes a foreign row for a
-record, and never lands again what the state says was stored. Offsets whose rows are lost for good stay, as gaps.
+The result of a repair is judged like any commit: it never brings a deleted row back, never takes a foreign row for a
+record, and never lands records again that the state says have landed. Offsets whose rows are lost stay, as gaps.
 """
 
 import asyncio
@@ -12,34 +12,29 @@ from random import Random
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
-from lakestream.data.tables.foreign.allowed_changes import Refused, ours
+from lakestream.data.tables.foreign.allowed_changes import Refused, lakestream_properties
 from lakestream.data.tables.foreign.rows import Contents, contents, judge_rows
-from lakestream.data.tables.iceberg.committer import Committer, Stale
-from lakestream.data.tables.iceberg.metadata.documents import (
-    MAIN,
-    ancestors,
-    current_schema,
-    main_of,
-    parse,
-    snapshot_of,
-)
+from lakestream.data.tables.iceberg.commit import Stale
+from lakestream.data.tables.iceberg.committer import Committer
+from lakestream.data.tables.iceberg.metadata.documents import checked, parse_any
 from lakestream.data.tables.iceberg.metadata.schemas import Json
-from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Landed, pack_progress
+from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, Table, TableMetadata
+from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, LandedOffsets, pack_progress
 from lakestream.data.tables.iceberg.topic_table import TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing, Rejected, Retry
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.landed import Landing
+from lakestream.model.catalog.landed import HoldTopic, Land, Landing, NoteRemoved
 from lakestream.model.catalog.names import STREAMS, canonical, root_of
 from lakestream.model.catalog.rebinding import Rebind
-from lakestream.model.catalog.tables import CatalogTable, CommitTables, HoldTopic, Land, NoteRemoved, TableChange
+from lakestream.model.catalog.tables import CatalogTable, CommitTables, TableChange
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
-from lakestream.pipeline.external.external_catalog import Outside, check_place
-from lakestream.pipeline.landing.holds import HELD_BY_US
-from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.external_catalog import ExternalCatalog, check_place
+from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.holds import HELD_BY_US
+from lakestream.pipeline.tables.topic_tables import TopicTables
 
 log = logging.getLogger(__name__)
 
@@ -51,18 +46,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a repair works with. `outside` is there where topics have tables in another catalog."""
+    """The parts that a repair uses."""
 
     replica: Replica
-    store: TableStore
-    committer: Committer
+    tables: TopicTables
     clock: Clock
     random: Random
-    outside: Outside | None = None
+
+    @property
+    def store(self) -> TableStore:
+        return self.tables.files.store
+
+    @property
+    def committer(self) -> Committer:
+        return self.tables.format.committer
 
 
 async def repair(tools: Tools, topic_name: str, accept_loss: bool) -> list[str]:
-    """Mend a topic's table; what was done, if anything had to be. Raises Rejected with what a person has to do."""
+    """Repair a topic's table; the steps that were taken. Raises Rejected with what the operator has to do."""
     await tools.replica.catch_up()
     topic = tools.replica.state.topics.by_name.get(topic_name)
     landing = tools.replica.state.catalog.landings.get(topic.id) if topic is not None else None
@@ -70,9 +71,10 @@ async def repair(tools: Tools, topic_name: str, accept_loss: bool) -> list[str]:
         raise _no(f"there is no table of a topic {topic_name!r}")
     done: list[str] = []
     if landing.location:
-        if tools.outside is None:
-            raise _no("the table is in another catalog, and the setting `catalog` is empty")
-        done += await _Elsewhere(tools, tools.outside, topic, landing, accept_loss).mend()
+        external = tools.tables.catalogs.external
+        if external is None:
+            raise _no("the table is in an external catalog, and the setting `catalog` is empty")
+        done += await _ExternalTable(tools, external, topic, landing, accept_loss).mend()
     else:
         done += await _metadata_back(tools, topic, accept_loss)
     done += await _without_lost_files(tools, topic, accept_loss)
@@ -86,7 +88,7 @@ async def repair(tools: Tools, topic_name: str, accept_loss: bool) -> list[str]:
 
 
 async def _without_lost_files(tools: Tools, topic: Topic, accept_loss: bool) -> list[str]:
-    """A table whose data files are gone goes on without them, if that is accepted."""
+    """Remove data files that are gone from the table, if the loss is accepted."""
     for _ in range(ATTEMPTS):
         bound = tools.replica.state.catalog.of_topic(topic.id)
         assert bound is not None
@@ -98,25 +100,24 @@ async def _without_lost_files(tools: Tools, topic: Topic, accept_loss: bool) -> 
             raise _no(f"{len(lost)} files of the table are gone, such as {min(lost)}: put them back, or {ACCEPT}")
         base = table.metadata.current_snapshot_id
         assert base is not None, "a table without snapshots has no files"
+        catalog = tools.tables.catalogs.of(topic.id)
+        # The removed rows are not noted: lost files cannot be read, so the state cannot account for them (T16).
         commit = await _off(
             tools.committer.rewrite, table, base, frozenset(lost), [], now_ms=tools.clock.wall_ms(),
-            operation="delete", write_metadata=tools.outside is None or not _is_outside(tools, topic),
+            operation="delete", write_metadata=not catalog.external,
         )  # fmt: skip
-        if tools.outside is not None and _is_outside(tools, topic):
-            outcome: Any = await tools.outside.commit(topic, commit)
-        else:
-            outcome = await _swap(tools, topic, bound, commit.table.metadata_location)
+        outcome = await catalog.commit(topic, commit)
         if not isinstance(outcome, No):
             return [f"{len(lost)} files that are gone are not in the table any more"]
         await _off(tools.store.delete, commit.written)
         await tools.replica.catch_up()
-    raise Retry("others commit all the time: try again")
+    raise Retry("other writers commit all the time: try again")
 
 
 def lost_files(store: TableStore, table: Table) -> set[str]:
-    """The data and delete files of the current snapshot that are not there. Blocking; raises Missing, Corrupt."""
-    metadata = parse(table.metadata.encode())
-    current = snapshot_of(metadata, main_of(metadata))
+    """The data and delete files of the current snapshot that are missing. Blocks; raises Missing, Corrupt."""
+    metadata = checked(table.metadata)
+    current = metadata.snapshot_fields(metadata.main_id)
     if current is None:
         return set()
     live = contents(store, current, {})
@@ -127,7 +128,7 @@ def lost_files(store: TableStore, table: Table) -> set[str]:
 
 
 async def _metadata_back(tools: Tools, topic: Topic, accept_loss: bool) -> list[str]:
-    """A table of our catalog whose metadata file is gone goes back to an older one, if that is accepted."""
+    """Set a table of our catalog whose metadata file is gone to an older one, if the loss is accepted."""
     bound = tools.replica.state.catalog.of_topic(topic.id)
     if bound is None:
         raise _no("the catalog has no table of the topic")
@@ -145,7 +146,7 @@ async def _metadata_back(tools: Tools, topic: Topic, accept_loss: bool) -> list[
     if isinstance(outcome, No):
         raise Retry(outcome.message)
     await _unproven(tools, topic)
-    return [f"the table is what it was at {older.metadata_location}: what landed later is lost"]
+    return [f"the table is what it was at {older.metadata_location}: rows that landed later are lost"]
 
 
 def _newest_readable(tools: Tools, bound: CatalogTable) -> Table:
@@ -154,8 +155,8 @@ def _newest_readable(tools: Tools, bound: CatalogTable) -> Table:
     for uri in sorted(found, reverse=True):
         try:
             table = tools.committer.load(uri)
-            metadata = parse(table.metadata.encode())
-            current = snapshot_of(metadata, main_of(metadata))
+            metadata = checked(table.metadata)
+            current = metadata.snapshot_fields(metadata.main_id)
             if current is not None:
                 contents(tools.store, current, {})
         except (Missing, Corrupt, Refused):
@@ -170,70 +171,72 @@ async def _swap(tools: Tools, topic: Topic, bound: CatalogTable, location: str) 
     return await tools.replica.propose(CommitTables([change]))
 
 
-# -- tables in another catalog ---------------------------------------------------------------------------------------
+# -- tables in an external catalog -----------------------------------------------------------------------------------
 
 
-class _Elsewhere:
-    """One table in another catalog that was dropped, rolled back, or otherwise changed as it must not be."""
+class _ExternalTable:
+    """The repair of a table in an external catalog that was dropped, rolled back, or changed in a way not allowed."""
 
-    def __init__(self, tools: Tools, outside: Outside, topic: Topic, landing: Landing, accept_loss: bool) -> None:
+    def __init__(
+        self, tools: Tools, catalog: ExternalCatalog, topic: Topic, landing: Landing, accept_loss: bool
+    ) -> None:
         self._tools = tools
-        self._outside = outside
+        self._catalog = catalog
         self._topic = topic
         self._landing = landing
         self._accept_loss = accept_loss
 
     async def mend(self) -> list[str]:
-        table = await self._outside.table(self._topic)
+        table = await self._catalog.table(self._topic)
         if not isinstance(table, Failed):
             return []
         if not table.lasting:
             raise Retry(table.reason)
         done = await self._back_in_the_catalog()
-        if done and not isinstance(await self._outside.table(self._topic), Failed):
+        if done and not isinstance(await self._catalog.table(self._topic), Failed):
             return done
         return [*done, *await self._as_it_was()]
 
     async def _back_in_the_catalog(self) -> list[str]:
-        outside, topic = self._outside, self._topic
+        external, topic = self._catalog, self._topic
         try:
-            await outside.asked(outside.catalog.load, topic.name)
+            await external.asked(external.catalog.load, topic.name)
             return []
         except Missing:
             pass
         try:
-            await outside.asked(outside.store.get, self._landing.location)
+            await external.asked(external.store.get, self._landing.location)
         except (Missing, Corrupt) as error:
             if not self._accept_loss:
-                told = f"the table was dropped, and its files are gone ({error}): put them back, or {ACCEPT}"
-                raise _no(told) from error
+                problem = f"the table was dropped, and its files are gone ({error}): put them back, or {ACCEPT}"
+                raise _no(problem) from error
             return await self._another_table()
-        await outside.asked(outside.catalog.register, topic.name, self._landing.location)
+        await external.asked(external.catalog.register, topic.name, self._landing.location)
         return ["the table was dropped, and is registered again"]
 
     async def _another_table(self) -> list[str]:
-        """All that had landed is lost: an empty table, whose progress is where the state is."""
-        outside, topic, random = self._outside, self._topic, self._tools.random
+        """Make an empty table with the state's progress: all landed rows are lost."""
+        external, topic, random = self._catalog, self._topic, self._tools.random
         uuid = str(UUID(int=random.getrandbits(128), version=4))
-        place = await outside.asked(outside.catalog.place_for, topic.name, uuid)
+        place = await external.asked(external.catalog.place_for, topic.name, uuid)
         now_ms = self._tools.clock.wall_ms()
         metadata = new_topic_table(table_uuid=uuid, topic_id=topic.id, location=place, now_ms=now_ms)
         progress = {**metadata.properties, PROGRESS_PROPERTY: pack_progress(_landed(self._tools, topic))}
-        found = await outside.asked(outside.catalog.create, topic.name, metadata.replaced({"properties": progress}))
+        found = await external.asked(external.catalog.create, topic.name, metadata.replaced({"properties": progress}))
         outcome = await self._tools.replica.propose(Rebind(topic.id, self._landing.uuid, uuid, found.location))
         if isinstance(outcome, No):
             raise Retry(outcome.message)
         return ["the table is lost: the topic has another one, and goes on where it was"]
 
     async def _as_it_was(self) -> list[str]:
-        """Put back what was changed; with an accepted loss, what rows are left are what there is."""
-        outside, topic = self._outside, self._topic
+        """Undo the changes; with an accepted loss, keep the rows that are left."""
+        external, topic = self._catalog, self._topic
         landing = self._tools.replica.state.catalog.landings[topic.id]
-        found = await outside.asked(outside.catalog.load, topic.name)
+        found = await external.asked(external.catalog.load, topic.name)
         check_place(root_of(landing.location), found.location)
         try:
-            updates, told, requirements = await outside.asked(self._plan, landing, found.location)
-            location = await outside.asked(outside.catalog.commit, found.handle, requirements, updates)
+            updates, steps, requirements = await external.asked(self._plan, landing, found.location)
+            location = await external.asked(external.catalog.commit, found.handle, requirements, updates)
         except Refused as error:
             raise _no(str(error)) from error
         except Stale as error:
@@ -244,106 +247,102 @@ class _Elsewhere:
             raise Retry(outcome.message)
         if self._accept_loss:
             await _unproven(self._tools, topic)
-        return told
+        return steps
 
     def _plan(self, landing: Landing, location: str) -> tuple[list[Json], list[str], list[Json]]:
-        """The updates, what they do in words, and what they require. Blocking; raises Refused."""
-        outside = self._outside
-        good = parse(outside.committer.load(landing.location).metadata.encode())
-        now = parse(outside.store.get(location))
-        if now["table-uuid"] != good["table-uuid"] or now["format-version"] != good["format-version"]:
+        """The updates, a sentence about each, and their requirements. Blocks; raises Refused."""
+        external = self._catalog
+        good = checked(external.committer.load(landing.location).metadata)
+        now = parse_any(external.store.get(location))
+        if now.uuid != good.uuid or now.value("format-version") != good.value("format-version"):
             raise Refused("it is another table, or of another format version: put the table back that it was")
-        updates, told = _form(good, now)
-        if main_of(good) != main_of(now):
+        updates, steps = _form(good, now)
+        if good.main_id != now.main_id:
             if self._accept_loss:
-                told.append(self._rows_left(good, now))
-            elif _restorable(outside.store, good, now):
-                updates.append(_main_to(main_of(good)))
-                told.append("the main branch is at the last good snapshot again")
+                steps.append(self._rows_left(good, now))
+            elif _restorable(external.store, good, now):
+                updates.append(_main_to(good.main_id))
+                steps.append("the main branch is at the last good snapshot again")
             else:
                 raise Refused(
-                    "it was rolled back or replaced, and changed since: what was deleted since must not come back; "
+                    "it was rolled back or replaced, and changed since: deleted rows must not come back; "
                     + ACCEPT
                 )
         bound = {
-            **ours(good["properties"]),
+            **lakestream_properties(good.properties),
             TOPIC_ID_PROPERTY: str(UUID(bytes=self._topic.id)),
             PROGRESS_PROPERTY: pack_progress(_landed(self._tools, self._topic)),
         }
-        if ours(now["properties"]) != bound:
-            told.append("the properties of Lakestream are what they were")
+        if lakestream_properties(now.properties) != bound:
+            steps.append("the properties of Lakestream are what they were")
         updates.append({"action": "set-properties", "updates": bound})
-        return updates, told, [{"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": main_of(now)}]
+        return updates, steps, [{"type": "assert-ref-snapshot-id", "ref": MAIN, "snapshot-id": now.main_id}]
 
-    def _rows_left(self, good: Json, now: Json) -> str:
-        """Raises Refused if there are rows that never were records."""
-        after = snapshot_of(now, main_of(now))
+    def _rows_left(self, good: TableMetadata, now: TableMetadata) -> str:
+        """A sentence about the rows that are left. Raises Refused if some never were records."""
+        after = now.snapshot_fields(now.main_id)
         if after is None:
             raise Refused("its main branch is gone: make one, at any snapshot")
-        before = snapshot_of(good, main_of(good))
-        judge_rows(self._outside.store, good["location"], before, after, self._tools.random)
+        before = good.snapshot_fields(good.main_id)
+        judge_rows(self._catalog.store, good.location, before, after, self._tools.random)
         return "the rows that are left are what there is"
 
 
-def _form(good: Json, now: Json) -> tuple[list[Json], list[str]]:
-    """Updates that put the schema and the location back."""
+def _form(good: TableMetadata, now: TableMetadata) -> tuple[list[Json], list[str]]:
+    """The updates that restore schema and location, and a sentence about each."""
     updates: list[Json] = []
-    told: list[str] = []
-    if current_schema(good)["fields"] != current_schema(now)["fields"]:
-        same = [one["schema-id"] for one in now["schemas"] if one["fields"] == current_schema(good)["fields"]]
+    steps: list[str] = []
+    if good.schema["fields"] != now.schema["fields"]:
+        same = [one["schema-id"] for one in now.value("schemas") if one["fields"] == good.schema["fields"]]
         if not same:
             raise Refused("the schema that it had is gone: put the columns back")
         updates.append({"action": "set-current-schema", "schema-id": same[0]})
-        told.append("the schema is what it was")
-    if good["location"] != now["location"]:
-        updates.append({"action": "set-location", "location": good["location"]})
-        told.append("the location is what it was")
-    return updates, told
+        steps.append("the schema is what it was")
+    if good.value("location") != now.value("location"):
+        updates.append({"action": "set-location", "location": good.value("location")})
+        steps.append("the location is what it was")
+    return updates, steps
 
 
 def _main_to(snapshot_id: int | None) -> Json:
     return {"action": "set-snapshot-ref", "ref-name": MAIN, "type": "branch", "snapshot-id": snapshot_id}
 
 
-def _restorable(store: TableStore, good: Json, now: Json) -> bool:
-    """Whether the last good snapshot can be main again without bringing back what somebody deleted since.
+def _restorable(store: TableStore, good: TableMetadata, now: TableMetadata) -> bool:
+    """Whether the last good snapshot can be main again without bringing back rows that were deleted since.
 
-    So it is after a plain rollback, and if all that came since is rows that are no records.
+    True after a plain rollback, and if the later snapshots only added rows that are no records.
     """
-    before, after = main_of(good), main_of(now)
-    kept = snapshot_of(now, before)
+    before, after = good.main_id, now.main_id
+    kept = now.snapshot_fields(before)
     if kept is None:
         return False
-    if after is None or after in ancestors(good, before):
+    if after is None or after in good.ancestor_ids(before):
         return True
-    current = snapshot_of(now, after)
+    current = now.snapshot_fields(after)
     assert current is not None, "a reference has its snapshot"
     had, has = contents(store, kept, {}), contents(store, current, {})
     return _within(had, has)
 
 
 def _within(one: Contents, other: Contents) -> bool:
-    """Whether the other has all data files of the one, and takes nothing more away."""
+    """Whether `other` has all data files of `one`, and no further delete files."""
     return one.data.keys() <= other.data.keys() and other.deletes.keys() <= one.deletes.keys()
 
 
 # -- small things ----------------------------------------------------------------------------------------------------
 
 
-def _landed(tools: Tools, topic: Topic) -> dict[int, Landed]:
+def _landed(tools: Tools, topic: Topic) -> dict[int, LandedOffsets]:
     streams: Sequence[int] = topic.streams
     found = {number: tools.replica.state.streams.by_id[one].landed for number, one in enumerate(streams)}
-    return {number: Landed(end) for number, end in found.items() if end}
+    return {number: LandedOffsets(end) for number, end in found.items() if end}
 
 
 async def _unproven(tools: Tools, topic: Topic) -> None:
-    """What was given up is in no account, so the past cannot be proven any more (T16)."""
+    """Note that rows were given up that are in no account: the table is unproven from now on (T16)."""
     accounted = tools.replica.state.catalog.landings[topic.id].accounted
     await tools.replica.propose(NoteRemoved(topic.id, accounted, accounted, [], True))
-
-
-def _is_outside(tools: Tools, topic: Topic) -> bool:
-    return bool(tools.replica.state.catalog.landings[topic.id].location)
 
 
 def _no(message: str) -> Rejected:

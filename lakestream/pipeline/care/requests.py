@@ -1,11 +1,11 @@
 """Requests for care, one at a time: begun, watched, answered, or given up.
 
-    note the attempt in the state -> do it -> tell what came of it
+    note the attempt in the state -> run the job -> note its result
 
-An attempt is noted before its work begins, so one that takes the pipeline along counts, too. A request that is refused
-for a reason ends with that reason. One that hangs, or whose engine or pipeline dies under it, is tried once more, then
-given up: whatever is wrong with it, the next request and the landing beside it go on. How often a request was begun
-stands among its figures in the state as `attempt`, so every version of the state machine keeps it.
+An attempt is noted before its work begins, so an attempt that kills the pipeline counts, too. A request that is refused
+ends with the reason. A request that hangs, or whose engine or pipeline dies, is tried once more, then given up, so that
+the next request and the landing go on. The number of attempts is among the request's figures in the state as
+`attempt`, so every version of the state machine keeps it.
 """
 
 import asyncio
@@ -18,27 +18,27 @@ from lakestream.errors import LakestreamError
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.care import DONE, FAILED, RUNNING, CareRequest, TellCare
-from lakestream.pipeline.care.jobs import Hung, Progress, Result
+from lakestream.pipeline.care.results import Hung, Progress, Result
 from lakestream.pipeline.landing.rounds import JobFailed
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 2
-"""So often a request is begun."""
+"""The number of attempts of a request."""
 ATTEMPT = "attempt"
 PROGRESS_S = 2.0
-"""How often a job that goes on says how far it is."""
+"""The pause between two notes of a job's progress in the state."""
 PUT_BACK_S = 2.0
-"""How long a pipeline that stops tries to say that the attempt it breaks off does not count."""
+"""How long a stopping pipeline tries to note that its attempt does not count."""
 
-Do = Callable[[CareRequest, Progress], Awaitable[Result]]
+DoRequest = Callable[[CareRequest, Progress], Awaitable[Result]]
 
 
 class CareRequests:
     """Answers the requests of one pipeline."""
 
-    def __init__(self, replica: Replica, clock: Clock, do: Do, hang_s: float) -> None:
-        """`do` does what one request asks for; without progress for `hang_s` it hangs."""
+    def __init__(self, replica: Replica, clock: Clock, do: DoRequest, hang_s: float) -> None:
+        """`do` answers one request; without progress for `hang_s` it is taken for hung."""
         self._replica = replica
         self._clock = clock
         self._do = do
@@ -68,8 +68,8 @@ class CareRequests:
         except (Hung, JobFailed) as error:
             await self._failed(request, one, attempt, error)
         except Exception as error:
-            self._log(one, told(error), error)
-            await self._tell(request, FAILED, told(error), {})
+            self._log(one, reason_of(error), error)
+            await self._tell(request, FAILED, reason_of(error), {})
         else:
             await self._tell(request, DONE, result.text, result.figures)
 
@@ -95,11 +95,11 @@ class CareRequests:
 
     async def _failed(self, request: bytes, one: CareRequest, attempt: int, error: Exception) -> None:
         if attempt < ATTEMPTS_MAX:
-            why = f"attempt {attempt} of {ATTEMPTS_MAX} failed: {told(error)}"
+            why = f"attempt {attempt} of {ATTEMPTS_MAX} failed: {reason_of(error)}"
             self._log(one, why, error)
             await self._tell(request, RUNNING, why, {ATTEMPT: attempt})
             return
-        why = f"given up after {attempt} attempts: {told(error)}"
+        why = f"given up after {attempt} attempts: {reason_of(error)}"
         self._log(one, why, error)
         await self._tell(request, FAILED, why, {})
 
@@ -118,15 +118,15 @@ class CareRequests:
 
 
 def attempts_of(one: CareRequest) -> int:
-    """How often a request that is not over was begun."""
+    """The number of attempts so far of a request that is not over."""
     return (one.figures or {}).get(ATTEMPT, 0)
 
 
 def log_failure(error: Exception | None, text: str, *values: Any) -> None:
-    """What may happen in a line, and a fault of ours with the way to it. Neither ends the care of other tables."""
+    """Log an expected error as one line, an unexpected one with its traceback. Care of other tables goes on."""
     expected = error is None or isinstance(error, LakestreamError | OSError)
     log.warning(text, *values, exc_info=None if expected else error)
 
 
-def told(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What the driver tells a worker that takes care of a table, and what it gets back, as bytes. No stored format."""
+"""The messages between the driver and workers that take care of a table, as bytes. No stored format."""
 
 from typing import NamedTuple
 
@@ -9,18 +9,18 @@ from lakestream.data.tables.reading.sort_orders import SortKey
 from lakestream.errors import LakestreamError
 
 PartitionValue = int | bytes | None
-"""What transforms make of the stream's columns."""
+"""The value of a partition field, made by a transform of a stream column."""
 MERGE, FILTER, DIGEST = "merge", "filter", "digest"
 PLACES_MAX = 256
-"""Files that a user's partitioning may make of what one task reads."""
+"""The most files that one task may write for a user's partition spec."""
 
 
 class Scattered(LakestreamError):
-    """It makes more."""
+    """A user's partition spec makes more than PLACES_MAX files of one task."""
 
 
 class CareFile(NamedTuple):
-    """A data file, and the delete files that may speak of it."""
+    """A data file, and the delete files that may delete rows of it."""
 
     path: str
     size: int
@@ -29,7 +29,7 @@ class CareFile(NamedTuple):
 
 
 class SpecField(NamedTuple):
-    """One field of a user's partition spec: its name, what it does, to which column of which type (Iceberg's words)."""
+    """One field of a user's partition spec, with the type of its source column, as Iceberg writes them."""
 
     name: str
     transform: str
@@ -38,10 +38,10 @@ class SpecField(NamedTuple):
 
 
 class CareTask(msgspec.Struct, frozen=True, array_like=True):
-    """Everything that a worker has to know.
+    """The whole input of a worker.
 
     MERGE: all rows of the files into new ones in `folder`, sorted, inside each as `order` says. FILTER: each file again
-    without the rows that fulfil `where` or lie below `keep_from`. DIGEST: only tell what rows there are.
+    without the rows that fulfil `where` or lie below `keep_from`. DIGEST: only count and hash the rows.
     """
 
     number: int
@@ -55,12 +55,12 @@ class CareTask(msgspec.Struct, frozen=True, array_like=True):
     keep_from: list[tuple[int, int]] = []
     spec: list[SpecField] = []
     order: list[SortKey] = []
-    elsewhere: dict[str, str] = {}
-    """What the store needs if it is not the cluster's: another catalog has placed the table there."""
+    store_options: dict[str, str] = {}
+    """Options to open a store that is not the cluster's, where an external catalog has placed the table."""
 
 
-class Rows(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of one partition: their offsets as [start, end) (few enough, or one that holds all), count and hashes."""
+class CountedRows(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of one partition: offsets as ranges [start, end) (or one range around all), number, sum of hashes."""
 
     partition: int
     offsets: list[tuple[int, int]]
@@ -69,21 +69,21 @@ class Rows(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cared(msgspec.Struct, frozen=True, array_like=True, tag="cared"):
-    """A task is done. `replaced`: files that may go when `files` come; `rows`: those that go, or that were counted."""
+    """A task is done. `files` replace `replaced`; `rows` were removed by it, or counted."""
 
     number: int
     replaced: list[str]
     files: list[FileStats]
-    rows: list[Rows]
+    rows: list[CountedRows]
     places: list[dict[str, PartitionValue]] = []
-    """Where a user's spec puts each of the files; empty if there is none."""
+    """The partition of each file by the user's spec; empty without a spec."""
 
 
 class CareFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """A task could not be done. `lost`: since a file is not there, or not what was written, and will not be.
+    """A task could not be done. `lost`: a file is missing, or damaged.
 
-    `scattered`: since the user's partitioning makes too many files. `hung`: since a condition was not evaluated in
-    time, or its process died.
+    `scattered`: the user's partition spec makes too many files. `hung`: a condition was not evaluated in time, or its
+    process died.
     """
 
     number: int

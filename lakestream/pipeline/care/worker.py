@@ -1,7 +1,7 @@
-"""What runs in Spark's workers when a table is taken care of: rows of some files, read and written again, or counted.
+"""The work of Spark's workers in care: rows of some files are read and written again, or counted.
 
-Files are read row group by row group, their rows in the order of partition and offset, whoever wrote or sorted them
-(T4). Rows that were deleted by position stay deleted; columns that somebody added come along. Nothing here commits.
+Files are read row group by row group, their rows in the order of partition and offset, whichever engine wrote or sorted
+them (T4). Rows that were deleted by position stay deleted; columns that users added are kept. Nothing here commits.
 """
 
 import logging
@@ -16,7 +16,8 @@ from lakestream.data.tables.conditions.condition import BadCondition, RowConditi
 from lakestream.data.tables.conditions.process import ConditionHung, ConditionProcess
 from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.files.file_stats import Digest, FileStats
-from lakestream.data.tables.files.parquet import FileWriter, row_sizes, stream_columns
+from lakestream.data.tables.files.parquet import FileWriter, row_sizes
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.reading.care_rows import RowSource, SortedRows
 from lakestream.data.tables.reading.sort_orders import in_order, transformed
 from lakestream.data.tables.stores.table_store import TableStore
@@ -29,8 +30,8 @@ from lakestream.pipeline.care.tasks import (
     Cared,
     CareFailed,
     CareTask,
+    CountedRows,
     PartitionValue,
-    Rows,
     Scattered,
     SpecField,
     pack_care,
@@ -49,22 +50,22 @@ log = logging.getLogger(__name__)
 ORDERED_BYTES = 16 << 20
 """Raw bytes in a file of a table with a user's order."""
 ORDERED_GROUP_BYTES = ORDERED_BYTES // ORDERED_GROUPS + (256 << 10)
-"""And in its row groups: a little more than its share, or the last rows would be a row group by themselves."""
+"""Raw bytes in its row groups: a little more than a share, or the last rows would become one more row group."""
 SPANS_MAX = 10_000
-"""A longer list of offsets says only where they begin and end."""
+"""A longer list of ranges is given as one range around them."""
 
 
 def care_task(body: bytes, attempt: int) -> list[bytes]:
     """Do one task; one answer."""
     task = unpack_care_task(body)
-    return care_in(lambda: store_at(task.root, task.elsewhere), task, attempt)
+    return care_in(lambda: store_at(task.root, task.store_options), task, attempt)
 
 
 def care_in(
     open_store: Callable[[], TableStore], task: CareTask, attempt: int,
     open_condition: Callable[[str], RowCondition] = ConditionProcess,
 ) -> list[bytes]:  # fmt: skip
-    """The same where the store is at hand, and whoever evaluates a condition."""
+    """Do one task with a store, and a process for conditions, that the caller opens."""
     try:
         store = open_store()
         if task.mode == MERGE:
@@ -80,7 +81,7 @@ def care_in(
         hung = isinstance(error, ConditionHung)
         return [pack_care(CareFailed(task.number, str(error), lost, scattered, hung))]
     except Exception as error:
-        # Whatever it is, care can wait: it must not take the job of other tables with it.
+        # Care can wait: an unexpected error must not fail the job of other tables.
         log.exception("a table could not be taken care of")
         return [pack_care(CareFailed(task.number, f"{type(error).__name__}: {error}"))]
 
@@ -123,7 +124,7 @@ def merge(store: TableStore, task: CareTask, attempt: int) -> Cared:
 def by_place(
     rows: pa.RecordBatch, spec: Sequence[SpecField]
 ) -> Iterator[tuple[tuple[PartitionValue, ...], pa.RecordBatch]]:
-    """The rows by where a user's partition spec puts them, in their order (T19)."""
+    """The rows by their partition in a user's spec, each in the order of the rows (T19)."""
     if not spec:
         yield (), rows
         return
@@ -156,8 +157,8 @@ class Output:
     """The files that a task writes, one after the other, each whole and durable before the next begins.
 
     With a user's order the rows of a file are gathered, put into that order and written. A consumer of old records has
-    to read all of such a file, wherever it begins, so it is small; its row groups are smaller still, which is what the
-    order is for: an engine that looks for some values reads few of them.
+    to read all of such a file, wherever it begins, so the file is small. Its row groups are smaller still, so that an
+    engine that looks for some values reads few of them.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class Output:
         rows = pa.concat_batches(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
         ordered = in_order(rows, self._task.order)
-        if digest_rows(stream_columns(ordered)) != digest_rows(stream_columns(rows)):
+        if digest_rows(RAW_COLUMNS.select(ordered)) != digest_rows(RAW_COLUMNS.select(rows)):
             raise Corrupt("sorting rows has changed them")
         self._write(self._partition, ordered)
         self._close()
@@ -242,7 +243,7 @@ class Output:
 
 
 def filtered(store: TableStore, task: CareTask, attempt: int, condition: RowCondition | None) -> Cared:
-    """Each file again without the rows that go; files that lose none are left alone."""
+    """Write each file again without the rows that go; files that lose none are not written."""
     keep_from = dict(task.keep_from)
     replaced: list[str] = []
     made: list[FileStats] = []
@@ -260,11 +261,11 @@ def filtered(store: TableStore, task: CareTask, attempt: int, condition: RowCond
             if not mask.all():
                 out.add(0, rows.filter(pa.array(~mask)))
         made += out.finish()
-    return Cared(task.number, replaced, made, gone.told())
+    return Cared(task.number, replaced, made, gone.counted())
 
 
 def _going(rows: pa.RecordBatch, condition: RowCondition | None, keep_from: dict[int, int]) -> "Mask":
-    plain = stream_columns(rows)
+    plain = RAW_COLUMNS.select(rows)
     if condition is not None:
         return condition.holds(pa.Table.from_batches([plain]))
     partitions, offsets = plain.column(0).to_numpy(), plain.column(1).to_numpy()
@@ -273,7 +274,7 @@ def _going(rows: pa.RecordBatch, condition: RowCondition | None, keep_from: dict
     return offsets < firsts[places] if len(firsts) else np.zeros(0, np.bool_)
 
 
-# -- what rows there are ----------------------------------------------------------------------------------------------
+# -- rows counted ------------------------------------------------------------------------------------------------------
 
 
 def digest(store: TableStore, task: CareTask) -> Cared:
@@ -283,7 +284,7 @@ def digest(store: TableStore, task: CareTask) -> Cared:
         source = RowSource(store, *file)
         for group in range(source.groups):
             tally.add(source.live(group))
-    return Cared(task.number, [], [], tally.told())
+    return Cared(task.number, [], [], tally.counted())
 
 
 class Tally:
@@ -296,16 +297,16 @@ class Tally:
     def add(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
-        plain = stream_columns(rows)
+        plain = RAW_COLUMNS.select(rows)
         for partition, one in digest_rows(plain).items():
             self._digests[partition] = self._digests.get(partition, Digest()) + one
         partitions, offsets = plain.column(0).to_numpy(), plain.column(1).to_numpy()
         for partition in np.unique(partitions).tolist():
             self._offsets.setdefault(partition, []).append(offsets[partitions == partition])
 
-    def told(self) -> list[Rows]:
+    def counted(self) -> list[CountedRows]:
         return [
-            Rows(partition, list(spans(self._offsets[partition])), one.records, one.hash)
+            CountedRows(partition, list(spans(self._offsets[partition])), one.records, one.hash)
             for partition, one in sorted(self._digests.items())
         ]
 

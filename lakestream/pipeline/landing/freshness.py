@@ -1,7 +1,7 @@
 """When a round is due: since when each topic has records that are not in its table, and how long they may wait.
 
-Folding tells which streams moved, so that nothing is scanned while nothing happens. A topic whose round failed waits
-longer from time to time, alone; it is tried again for ever, since nothing acknowledged may be lost.
+Folding notes which streams moved, so that an idle cluster is not scanned. A topic whose round failed is tried again
+after pauses that grow, without holding other topics, and for ever, since no acknowledged record may be lost.
 """
 
 from collections.abc import Iterable
@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 from lakestream.model.configs import TOPIC_CONFIGS
 from lakestream.model.state import State
-from lakestream.pipeline.landing.planner import TURN_STREAMS, waiting_bytes, waits
+from lakestream.pipeline.landing.planner import TURN_STREAMS, waiting_bytes
+from lakestream.pipeline.tables.waiting import FRESHNESS, is_table, waits
 from lakestream.stream.long_work import Steps, at_once, chunks
 
-ENABLED, FRESHNESS = "lakestream.table.enabled", "lakestream.table.freshness.ms"
-"""Configs of a topic."""
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
 SCAN_EVERY_S = 10.0
 ROUND_RESERVE, LOOK_RESERVE_S = 1.25, 0.3
-"""A round may take longer than expected, and records are noticed a little after they came: the target holds still."""
+"""Reserves for a round that takes longer than expected, and for records that are noticed a little after they came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class FreshnessLimits:
 
     freshness_s: float = 5.0
     waiting_bytes: int = 64 << 20
-    """So much of one topic is landed at once, since a larger round gains nothing."""
+    """A topic with so many bytes waiting is due at once: a larger round gains nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Setback:
 
 
 class Freshness:
-    """What waits, since when. Times are those of a monotonic clock, handed in."""
+    """The topics that wait, and since when, in seconds of a monotonic clock."""
 
     def __init__(self, limits: FreshnessLimits) -> None:
         self._limits = limits
@@ -49,11 +48,11 @@ class Freshness:
         self._scanned = 0.0
 
     def look(self, state: State, now: float) -> None:
-        """Note what began to wait, where nobody else waits."""
+        """Run `looking` without pauses, for callers that have the event loop for themselves."""
         at_once(self.looking(state, now))
 
     def looking(self, state: State, now: float) -> Steps[None]:
-        """Note what began to wait. Empties the state's list of moved streams."""
+        """Note which topics began to wait. Empties the state's list of moved streams."""
         if state is not self._state or state.all_moved or now - self._scanned > SCAN_EVERY_S:
             # The replica may have begun anew from a checkpoint, or a topic's configs have changed.
             self._state, self._scanned = state, now
@@ -73,13 +72,13 @@ class Freshness:
                 yield
 
     def due(self, state: State, now: float, round_s: float) -> tuple[list[bytes], float]:
-        """What `finding_due` finds, where nobody else waits."""
+        """Run `finding_due` without pauses."""
         return at_once(self.finding_due(state, now, round_s))
 
     def finding_due(self, state: State, now: float, round_s: float) -> Steps[tuple[list[bytes], float]]:
-        """The topics to land now, and how many seconds until others are (infinite: until something is folded).
+        """The topics to land now, and the seconds until another one is due (infinite: not before a command is folded).
 
-        `round_s`: what a round takes, so that its end is in time and not its beginning.
+        `round_s`: the time of a round. A round begins early enough that its end is in time.
         """
         yield from self.looking(state, now)
         due, next_s = [], float("inf")
@@ -102,7 +101,7 @@ class Freshness:
         return due, next_s
 
     def wanted(self, state: State) -> set[bytes]:
-        """All topics that have something to land, however short it waits."""
+        """All topics that have records to land, however short these wait."""
         return {
             topic_id
             for topic_id, topic in state.topics.by_id.items()
@@ -116,18 +115,18 @@ class Freshness:
         return int(asked) / 1000
 
     def began(self, topic_ids: Iterable[bytes]) -> dict[bytes, float]:
-        """A round takes these on: what is appended from now on waits anew. Since when each waited."""
+        """A round begins with these topics; since when each waited. Records that are appended from now on wait anew."""
         return {one: self._since.pop(one) for one in topic_ids if one in self._since}
 
     def landed(self, state: State, topic_id: bytes, began: float) -> None:
-        """A round committed this topic; what it left, or what came meanwhile, waits since the round began at most."""
+        """A round committed this topic. Records that it left, or that came meanwhile, wait since the round began."""
         self._setbacks.pop(topic_id, None)
         topic = state.topics.by_id.get(topic_id)
         if topic is not None and any(waits(state.streams.by_id[one]) for one in topic.streams):
             self._since[topic_id] = min(began, self._since.get(topic_id, began))
 
     def failed(self, topic_id: bytes, reason: str, since: float, now: float) -> Setback:
-        """A round did not commit this topic; its records wait since they did."""
+        """A round did not commit this topic. Its records go on waiting since `since`."""
         before = self._setbacks.get(topic_id)
         failures = before.failures + 1 if before is not None else 1
         pause = min(RETRY_FIRST_S * 2 ** (failures - 1), RETRY_MAX_S)
@@ -141,7 +140,7 @@ class Freshness:
 
     @property
     def waiting(self) -> int:
-        """How many topics have something to land, as far as it was looked at."""
+        """The number of topics with records to land, as of the last look."""
         return len(self._since)
 
     @property
@@ -149,6 +148,3 @@ class Freshness:
         return self._setbacks
 
 
-def is_table(state: State, topic_id: bytes) -> bool:
-    """Whether the topic wants a table at all."""
-    return state.topics.by_id[topic_id].configs.get(ENABLED, "true") != "false"

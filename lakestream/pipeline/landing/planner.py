@@ -1,14 +1,15 @@
-"""What a round lands, and who does which part of it: pure functions of the state.
+"""Plans a round: which slices of the WAL it lands, and which task lands which of them. Pure functions of the state.
 
-    choose   for each topic a prefix of what is not in its table yet, as slices of WAL objects, fair shares of the
-             round; of a topic with very many partitions those that wait for longest, since one command lands them all
+    choose   for each topic the oldest records that are not in its table yet, as slices of WAL objects; each topic gets
+             a fair share of the round. Of a topic with very many partitions those that wait longest are chosen, since
+             one command lands them all
     divide   the slices into tasks by weight: small topics share a task, a large one is cut in the order of its objects
 
 Slices of a topic lie next to each other in an object, and topics are divided in the order in which objects hold them,
 so a task reads few ranges of an object, and no two tasks read the same byte (T18).
 
-Choosing looks at every partition, so it goes in turns. The state may change in between: a topic's slices are those of
-one moment, and the objects that they lie in are remembered as they were then.
+Choosing looks at every partition, so it pauses from time to time for the event loop. The state may change in a pause:
+the slices of a topic are those of one moment, and their objects are noted as they were at that moment.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,16 +18,17 @@ from heapq import merge, nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from lakestream.data.tables.files.slices import Slice, slices_of
+from lakestream.data.tables.files.slices import TailSlice, slices_of
 from lakestream.model.append_times import AppendTimes
 from lakestream.model.state import State
 from lakestream.model.streams import STRIDE, Stream, WalObject
+from lakestream.pipeline.tables.waiting import waits, wanted_from
 from lakestream.stream.long_work import Steps, at_once, chunks
 
 TURN_STREAMS = 2_000
 TURN_TOPICS = 500
 TURN_SLICES = 1_000
-"""What is looked at before others have their turn: a few milliseconds each."""
+"""So much is looked at between two pauses: a few milliseconds each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +36,18 @@ class RoundLimits:
     """Bounds of one round."""
 
     round_bytes: int = 512 << 20
-    """What one round reads from the WAL: it bounds what a crash makes us do again."""
+    """Bytes of the WAL that one round reads, and that a crash makes the next round read again."""
     task_bytes: int = 64 << 20
     small_task_bytes: int = 8 << 20
-    """Below this a further task costs more than it gains."""
+    """Below this size a further task costs more than it gains."""
     file_weight_bytes: int = 256 << 10
-    """What it costs to make a file, however small, in bytes that could be landed instead."""
+    """The cost of making a file, however small, as bytes that could be landed in that time."""
     topic_slices: int = 50_000
     topic_partitions: int = 2_000
     """Both bound how long every member takes to fold a commit: some 20 ms."""
 
 
-class Range(NamedTuple):
+class WorkRange(NamedTuple):
     """Offsets [start, end) of one partition."""
 
     partition: int
@@ -55,12 +57,12 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicWork:
-    """What one topic lands in a round; it is committed whole or not at all."""
+    """The records of one topic that a round lands, committed whole or not at all."""
 
     topic_id: bytes
-    slices: tuple[Slice, ...]
+    slices: tuple[TailSlice, ...]
     """In the order of the objects, and of the offsets of each partition."""
-    ranges: tuple[Range, ...]
+    ranges: tuple[WorkRange, ...]
 
     @property
     def size(self) -> int:
@@ -72,7 +74,7 @@ class Share:
     """The part of a topic's work that one task does, ordered by partition and offset."""
 
     topic_id: bytes
-    slices: tuple[Slice, ...]
+    slices: tuple[TailSlice, ...]
 
 
 class Plan(NamedTuple):
@@ -83,12 +85,12 @@ class Plan(NamedTuple):
 
 
 def choose(state: State, topic_ids: Iterable[bytes], limits: RoundLimits) -> list[TopicWork]:
-    """The work of a round, where nobody else waits."""
+    """The work of a round, found without pauses."""
     return at_once(choosing(state, topic_ids, limits)).works
 
 
 def choosing(state: State, topic_ids: Iterable[bytes], limits: RoundLimits) -> Steps[Plan]:
-    """The work of a round. Topics with little to do get all of it, the others the same share of what is left."""
+    """The work of a round. Small topics get all they need, large ones the same share of the rest."""
     waiting: list[tuple[int, bytes]] = []
     for some in chunks(list(topic_ids), TURN_TOPICS):
         for topic_id in some:
@@ -111,12 +113,12 @@ def choosing(state: State, topic_ids: Iterable[bytes], limits: RoundLimits) -> S
             slices = 0
             yield
     first = {topic_id: topic.streams[0] for topic_id, topic in state.topics.by_id.items()}
-    there = [work for work in chosen if work.topic_id in first]  # others were deleted meanwhile
+    there = [work for work in chosen if work.topic_id in first]  # without topics that were deleted meanwhile
     return Plan(sorted(there, key=lambda work: first[work.topic_id]), objects)
 
 
 def waiting_bytes(state: State, topic_id: bytes) -> Steps[int]:
-    """How many bytes of the WAL are not in the table yet; of an entry that the progress cuts, all."""
+    """Bytes of the WAL that are not in the table yet; an entry that landed in part counts whole."""
     size = 0
     topic = state.topics.by_id.get(topic_id)
     for some in chunks(topic.streams if topic is not None else [], TURN_STREAMS):
@@ -127,19 +129,10 @@ def waiting_bytes(state: State, topic_id: bytes) -> Steps[int]:
     return size
 
 
-def waits(stream: Stream) -> bool:
-    return wanted_from(stream) < stream.next
-
-
-def wanted_from(stream: Stream) -> int:
-    """The first offset that has to land."""
-    return max(stream.landed, stream.start)
-
-
 def working(
     state: State, topic_id: bytes, max_bytes: int, limits: RoundLimits, objects: dict[int, WalObject]
 ) -> Steps[TopicWork | None]:
-    """Slices of partitions in the order of their objects, up to `max_bytes`, but one at least; None if none waits.
+    """Slices in the order of their objects, at least one and up to `max_bytes`; None if no record waits.
 
     The objects that hold them are added to `objects`.
     """
@@ -149,7 +142,7 @@ def working(
     numbers = {number for stream in streams for number in stream.refs[::STRIDE]}
     known = {number: state.streams.objects[number] for number in numbers}
     times = state.streams.append_times.among(numbers)
-    taken: list[Slice] = []
+    taken: list[TailSlice] = []
     left = max_bytes
     for _, one in islice(merge(*(_in_order(stream, times) for stream in streams)), limits.topic_slices):
         if taken and one.length > left:
@@ -163,7 +156,7 @@ def working(
 
 
 def _longest_waiting(state: State, topic_id: bytes, most: int) -> Steps[list[int]]:
-    """The streams of a topic that wait; of too many those whose first waiting entry lies in the oldest objects."""
+    """The streams of a topic with waiting records; of too many, those whose first waiting entry is oldest."""
     waiting: list[tuple[int, int]] = []
     topic = state.topics.by_id.get(topic_id)
     for some in chunks(topic.streams if topic is not None else [], TURN_STREAMS):
@@ -186,17 +179,17 @@ def _copied(stream: Stream, most: int) -> Stream:
     return copy
 
 
-def _work(topic_id: bytes, taken: Sequence[Slice]) -> TopicWork:
+def _work(topic_id: bytes, taken: Sequence[TailSlice]) -> TopicWork:
     ends: dict[int, tuple[int, int]] = {}
     for one in taken:
         start, _ = ends.get(one.partition, (one.first, 0))
         ends[one.partition] = (start, one.end)
-    ranges = tuple(Range(partition, start, end) for partition, (start, end) in sorted(ends.items()))
+    ranges = tuple(WorkRange(partition, start, end) for partition, (start, end) in sorted(ends.items()))
     return TopicWork(topic_id, tuple(taken), ranges)
 
 
-def _in_order(stream: Stream, times: AppendTimes) -> Iterator[tuple[int, Slice]]:
-    """A stream's slices with growing keys: merged objects are younger than what follows them, and must not wait."""
+def _in_order(stream: Stream, times: AppendTimes) -> Iterator[tuple[int, TailSlice]]:
+    """A stream's slices with growing keys: a merged object has a higher number than the records after it."""
     key = 0
     for one in slices_of(stream, wanted_from(stream), times):
         key = max(key, one.object)
@@ -227,7 +220,7 @@ def divide(works: Sequence[TopicWork], slots: int, limits: RoundLimits) -> list[
 def _cut(work: TopicWork, parts: int) -> Iterator[Share]:
     """A large topic in even parts, in the order of its objects, so that each covers a narrow range of offsets."""
     each = -(-work.size // parts)
-    part: list[Slice] = []
+    part: list[TailSlice] = []
     passed = number = 0
     for one in work.slices:
         own = (passed + one.length // 2) // each
@@ -239,5 +232,5 @@ def _cut(work: TopicWork, parts: int) -> Iterator[Share]:
     yield Share(work.topic_id, by_offset(part))
 
 
-def by_offset(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+def by_offset(slices: Iterable[TailSlice]) -> tuple[TailSlice, ...]:
     return tuple(sorted(slices))

@@ -1,4 +1,4 @@
-"""One round's work on the engine: tasks out, answers in, each topic judged by itself.
+"""A round on the engine: tasks go out, answers come back, and each topic is judged by itself.
 
 A worker that dies takes its whole job with it. Then the topics are halved and tried again until the one that kills
 workers is alone, so one topic's fault never fails another's round (T18).
@@ -15,21 +15,22 @@ from lakestream.data.tables.files.file_stats import FileStats, add_digests
 from lakestream.errors import LakestreamError
 from lakestream.model.catalog.landed import LandedRange
 from lakestream.pipeline.landing.planner import RoundLimits, TopicWork, divide
-from lakestream.pipeline.landing.tasks import Answer, Failed, Landed, Places, describe, pack_task, unpack_answer
+from lakestream.pipeline.landing.tasks import Answer, RoundPlaces, WrittenFiles, describe, pack_task, unpack_answer
 from lakestream.pipeline.landing.worker import land_task
+from lakestream.pipeline.tables.failure import Failed
 
 log = logging.getLogger(__name__)
 
 Work = Callable[[bytes, int], Sequence[bytes]]
-"""What a worker does: a task's description and the number of the attempt to any number of answers."""
+"""The function that a worker runs: (description of a task, number of the attempt) -> answers."""
 
 
 class JobFailed(LakestreamError):
-    """The engine did not carry out a job: a worker died, or the engine itself did."""
+    """The engine did not finish a job: a worker died, or the engine itself did."""
 
 
 class Engine(Protocol):
-    """Something that runs tasks: Spark, or for small things this process."""
+    """Runs tasks: Spark, or this process where a few tasks are enough."""
 
     slots: int
 
@@ -41,12 +42,12 @@ class Engine(Protocol):
         ...
 
     def cancel(self, work: Work) -> None:
-        """End the jobs that do this work: nobody waits for them any more. Does not block."""
+        """End the jobs that do this work; their answers are not needed any more. Does not block."""
         ...
 
 
-class Here:
-    """The engine without Spark: this thread does it. For tests, and as the yardstick of what Spark costs."""
+class LocalEngine:
+    """The engine without Spark: the calling thread runs the tasks. For tests, and to measure the cost of Spark."""
 
     slots = 1
     alive = True
@@ -58,17 +59,17 @@ class Here:
         return [list(work(task, next(self._attempts))) for task in tasks]
 
     def cancel(self, work: Work) -> None:
-        """A thread cannot be ended: the work goes on, and nobody takes its answers."""
+        """A thread cannot be ended: the work goes on, and its answers are dropped."""
 
 
-async def carry_out(
+async def run_round(
     engine: Engine,
     works: Sequence[TopicWork],
     limits: RoundLimits,
-    where: Places,
+    where: RoundPlaces,
     first_task: int = 0,
-) -> tuple[dict[bytes, Landed | Failed], bool]:
-    """The files of each topic, or why there are none; and whether no job failed (one that did leaves files behind).
+) -> tuple[dict[bytes, WrittenFiles | Failed], bool]:
+    """The files of each topic, or why there are none; and whether all jobs ended well (else files are left).
 
     Raises JobFailed if the engine is dead.
     """
@@ -83,16 +84,16 @@ async def carry_out(
             return {works[0].topic_id: Failed(works[0].topic_id, str(error), True)}, False
         log.warning("a round of %d topics failed, trying its halves: %s", len(works), error)
         middle = len(works) // 2
-        found: dict[bytes, Landed | Failed] = {}
+        found: dict[bytes, WrittenFiles | Failed] = {}
         for half in (works[:middle], works[middle:]):
             after = first_task + len(tasks) + len(found)
-            found |= (await carry_out(engine, half, limits, where, after))[0]
+            found |= (await run_round(engine, half, limits, where, after))[0]
         return found, False
     wanted = Counter(share.topic_id for task in shares for share in task)
     return judge(wanted, [unpack_answer(body) for bodies in answers for body in bodies]), True
 
 
-def judge(wanted: Mapping[bytes, int], answers: Sequence[Answer]) -> dict[bytes, Landed | Failed]:
+def judge(wanted: Mapping[bytes, int], answers: Sequence[Answer]) -> dict[bytes, WrittenFiles | Failed]:
     """A topic has landed if every part of it has; its first failure counts, a lasting one before others."""
     own: dict[bytes, list[Answer]] = {topic_id: [] for topic_id in wanted}
     for answer in answers:
@@ -100,18 +101,18 @@ def judge(wanted: Mapping[bytes, int], answers: Sequence[Answer]) -> dict[bytes,
     return {topic_id: _sum(topic_id, wanted[topic_id], said) for topic_id, said in own.items()}
 
 
-def _sum(topic_id: bytes, parts: int, answers: Sequence[Answer]) -> Landed | Failed:
+def _sum(topic_id: bytes, parts: int, answers: Sequence[Answer]) -> WrittenFiles | Failed:
     failures = sorted((one for one in answers if isinstance(one, Failed)), key=lambda one: not one.lasting)
-    landed = [one for one in answers if isinstance(one, Landed)]
+    landed = [one for one in answers if isinstance(one, WrittenFiles)]
     if failures:
         return failures[0]
     if len(landed) != parts:
         return Failed(topic_id, f"{parts - len(landed)} of {parts} tasks did not answer", False)
-    return Landed(topic_id, [file for one in landed for file in one.files])
+    return WrittenFiles(topic_id, [file for one in landed for file in one.files])
 
 
 def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] | Failed:
-    """What the state remembers of each range (T16). Every offset of a range has to be a row."""
+    """The ranges as the state notes them (T16). Failed unless every offset of each range is a row."""
     digests = add_digests(stats.digests for stats in files)
     sizes: dict[int, int] = {}
     for part in work.slices:
@@ -121,8 +122,8 @@ def ranges_of(work: TopicWork, files: Sequence[FileStats]) -> list[LandedRange] 
         digest = digests.get(one.partition)
         records = digest.records if digest is not None else 0
         if digest is None or records != one.end - one.start:
-            told = f"offsets {one.start} to {one.end} of partition {one.partition} gave {records} records"
-            return Failed(work.topic_id, told, True)
+            problem = f"offsets {one.start} to {one.end} of partition {one.partition} gave {records} records"
+            return Failed(work.topic_id, problem, True)
         size = sizes.get(one.partition, 0)
         found.append(LandedRange(one.partition, one.start, one.end, records, digest.hash, size))
     return found

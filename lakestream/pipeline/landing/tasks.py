@@ -1,4 +1,4 @@
-"""What the driver tells a worker, and what it gets back: a task's description and its answers, as bytes.
+"""The messages between the driver and its workers: the description of a task and its answers, as bytes.
 
 Both sides are the same version of this code (the package travels with the application), so these are no stored format.
 """
@@ -9,8 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from lakestream.data.tables.files.file_stats import FileStats
-from lakestream.data.tables.files.slices import Slice, Source
+from lakestream.data.tables.files.slices import TailObject, TailSlice
 from lakestream.pipeline.landing.planner import Share
+from lakestream.pipeline.tables.failure import Failed
 
 
 class TopicShare(msgspec.Struct, frozen=True, array_like=True):
@@ -18,54 +19,46 @@ class TopicShare(msgspec.Struct, frozen=True, array_like=True):
 
     topic_id: bytes
     folder: str
-    """Where its files go, as a URI; nobody else writes there (T12)."""
-    slices: list[Slice]
+    """The URI of the folder for its files; only this round writes there (T12)."""
+    slices: list[TailSlice]
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """Everything that a worker has to know."""
+    """The whole input of a worker."""
 
     number: int
     root: str
     """The URI of the folder or bucket that keys and tables lie below."""
-    objects: list[Source]
+    objects: list[TailObject]
     topics: list[TopicShare]
-    elsewhere: dict[str, str] = {}
-    """What object stores need that are not below the root, where another catalog has placed a table."""
+    store_options: dict[str, str] = {}
+    """Options to open object stores outside the root, where an external catalog has placed a table."""
 
 
-class Places(NamedTuple):
-    """Where everything of a round is: the root, the objects by their numbers in the state, the topics' folders."""
+class RoundPlaces(NamedTuple):
+    """The places of a round: the root, the WAL objects by their numbers in the state, the topics' folders."""
 
     root: str
-    sources: Mapping[int, Source]
+    sources: Mapping[int, TailObject]
     folders: Mapping[bytes, str]
-    elsewhere: dict[str, str]
+    store_options: dict[str, str]
 
 
-class Landed(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
-    """A topic's part is done: its files, whole and durable, which nothing refers to yet."""
+class WrittenFiles(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
+    """The files of a topic's part: whole and durable, and nothing refers to them yet."""
 
     topic_id: bytes
     files: list[FileStats]
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """A topic's part could not be done. `lasting`: it will not go away by itself, so that people should know."""
-
-    topic_id: bytes
-    reason: str
-    lasting: bool
-
-
-Answer = Landed | Failed
+Answer = WrittenFiles | Failed
 
 _ENCODER = msgspec.msgpack.Encoder()
 _TASK = msgspec.msgpack.Decoder(Task)
 _ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-def describe(number: int, shares: Sequence[Share], where: Places) -> Task:
+def describe(number: int, shares: Sequence[Share], where: RoundPlaces) -> Task:
     """The description of a task."""
     used = sorted({one.object for share in shares for one in share.slices})
     index = {number: at for at, number in enumerate(used)}
@@ -77,7 +70,7 @@ def describe(number: int, shares: Sequence[Share], where: Places) -> Task:
         )
         for share in shares
     ]
-    return Task(number, where.root, [where.sources[one] for one in used], topics, where.elsewhere)
+    return Task(number, where.root, [where.sources[one] for one in used], topics, where.store_options)
 
 
 def pack_task(task: Task) -> bytes:

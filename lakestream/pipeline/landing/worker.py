@@ -1,7 +1,7 @@
-"""What runs in Spark's Python workers: read slices of the WAL, decode, write sorted Parquet, tell what was written.
+"""The work of Spark's Python workers: read slices of the WAL, decode them, write sorted Parquet, answer with the files.
 
-A worker knows nothing but its task. Each object is opened once, neighbouring slices are one read (T18). What one topic
-suffers is its own answer; the others of the task go on.
+A worker knows only its task. Each object is opened once, and neighbouring slices are one read (T18). A failure of one
+topic is that topic's answer; the other topics of the task go on.
 """
 
 import logging
@@ -15,11 +15,12 @@ from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.files.decode import STAMPED, Decoded, WalSlice, decode_pieces
 from lakestream.data.tables.files.file_stats import Digest, FileStats, add_digests
 from lakestream.data.tables.files.parquet import FileWriter
-from lakestream.data.tables.files.slices import Slice
-from lakestream.data.tables.stores.routed_store import open_elsewhere
+from lakestream.data.tables.files.slices import TailSlice
+from lakestream.data.tables.stores.routed_store import open_folder
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, LakestreamError, Missing, Retry, Unknown
-from lakestream.pipeline.landing.tasks import Answer, Failed, Landed, Task, TopicShare, pack_answers, unpack_task
+from lakestream.pipeline.landing.tasks import Answer, Task, TopicShare, WrittenFiles, pack_answers, unpack_task
+from lakestream.pipeline.tables.failure import Failed
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +30,13 @@ FILE_BYTES = 128 << 20
 """A file that has grown to this gets no more rows."""
 
 Place = tuple[int, int]
-"""An object of the task, and a position in it."""
+"""(number of an object in the task, position in it)."""
 
 
 def land_task(body: bytes, attempt: int) -> list[bytes]:
-    """Do one task; an answer for each of its topics. `attempt` tells apart the files of tasks that are tried again.
+    """Do one task; one answer for each of its topics. `attempt` tells the files of a repeated task apart.
 
-    A task without a description only loads this module.
+    An empty description only loads this module.
     """
     if not body:
         return []
@@ -44,7 +45,7 @@ def land_task(body: bytes, attempt: int) -> list[bytes]:
 
 
 def land_in(store: TableStore, task: Task, attempt: int) -> list[bytes]:
-    """The same where the store is at hand."""
+    """Do one task with a store that is open already."""
     read = read_slices(task, store)
 
     def land(share: TopicShare) -> Answer:
@@ -57,34 +58,34 @@ def land_in(store: TableStore, task: Task, attempt: int) -> list[bytes]:
         return pack_answers(pool.map(land, task.topics))
 
 
-def store_at(root: str, elsewhere: Mapping[str, str]) -> TableStore:
-    """The store of a folder or bucket, opened once; `elsewhere` is what one needs that is not the cluster's."""
-    return _store(root, tuple(sorted(elsewhere.items())))
+def store_at(root: str, options: Mapping[str, str]) -> TableStore:
+    """The store of a folder or bucket, opened once. `options` are for stores that are not the cluster's."""
+    return _store(root, tuple(sorted(options.items())))
 
 
 @lru_cache(maxsize=STORES)
 def _store(root: str, options: tuple[tuple[str, str], ...]) -> TableStore:
-    return open_elsewhere(root, lambda: dict(options))
+    return open_folder(root, lambda: dict(options))
 
 
 def _home(store: TableStore, task: Task, share: TopicShare) -> TableStore:
-    """The store that a topic's files go to: another catalog may have placed its table elsewhere."""
+    """The store that a topic's files go to: an external catalog may have placed the table outside the root."""
     if share.folder.startswith(f"{task.root}/"):
         return store
-    return store_at(share.folder.rpartition("/data/")[0], task.elsewhere)
+    return store_at(share.folder.rpartition("/data/")[0], task.store_options)
 
 
 def _land(
     task: Task, share: TopicShare, store: TableStore, read: "Mapping[Place, memoryview | LakestreamError]", attempt: int
 ) -> Answer:
     try:
-        return Landed(share.topic_id, list(_write(task, share, store, read, attempt)))
+        return WrittenFiles(share.topic_id, list(_write(task, share, store, read, attempt)))
     except (Corrupt, Missing) as error:
         return Failed(share.topic_id, str(error), True)
     except (Retry, Unknown) as error:
         return Failed(share.topic_id, str(error), False)
     except Exception as error:
-        # Whatever it is, it is this topic's: the others of the task must not wait for somebody to understand it.
+        # An unexpected error is this topic's answer: the other topics of the task must not wait until it is understood.
         log.exception("a topic's slices could not be landed")
         return Failed(share.topic_id, f"{type(error).__name__}: {error}", True)
 
@@ -92,7 +93,7 @@ def _land(
 def _write(
     task: Task, share: TopicShare, store: TableStore, read: "Mapping[Place, memoryview | LakestreamError]", attempt: int
 ) -> Iterator[FileStats]:
-    """Put the rows into files, whole and durable each before the next begins."""
+    """Write the rows into files. Each is whole and durable before the next begins."""
     file: _File | None = None
     number = 0
     for piece in decode_pieces(_wal_slices(task, share, read)):
@@ -150,8 +151,8 @@ def _wal_slices(
 
 
 def read_slices(task: Task, store: TableStore) -> "dict[Place, memoryview | LakestreamError]":
-    """The bytes of every slice of the task, or why they cannot be had."""
-    wanted: dict[int, list[Slice]] = {}
+    """The bytes of every slice of the task, or the error of reading them."""
+    wanted: dict[int, list[TailSlice]] = {}
     for share in task.topics:
         for one in share.slices:
             wanted.setdefault(one.object, []).append(one)
@@ -175,9 +176,9 @@ def read_slices(task: Task, store: TableStore) -> "dict[Place, memoryview | Lake
         return dict(pair for pairs in pool.map(read, wanted) for pair in pairs)
 
 
-def joined(slices: Iterable[Slice]) -> Iterator[tuple[int, int, list[Slice]]]:
+def joined(slices: Iterable[TailSlice]) -> Iterator[tuple[int, int, list[TailSlice]]]:
     """(start, length, slices): those that touch each other are one range."""
-    span: list[Slice] = []
+    span: list[TailSlice] = []
     start = end = 0
     for one in slices:
         if span and one.position == end:

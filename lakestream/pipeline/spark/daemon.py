@@ -1,4 +1,4 @@
-"""The process that Spark's Python workers are forked from, on one machine: everything they need is loaded before.
+"""The process that Spark's Python workers are forked from, on one machine, with all modules loaded before.
 
 Spark starts it as `python -m lakestream.pipeline.spark.daemon`, and ends a worker that was idle for a minute. The next
 worker is a fork of this process, and so is ready in milliseconds instead of seconds. Nothing loaded here may start a

@@ -1,11 +1,11 @@
-"""Topics in anybody's Spark: `spark.read.format("lakestream")` and `spark.readStream.format("lakestream")`.
+"""The data source `lakestream` for Spark applications, in `spark.read` and `spark.readStream`.
 
     spark.dataSource.register(Lakestream)
     spark.read.format("lakestream").option("broker", "127.0.0.1:8181").load("orders")
 
-Everything up to the moment of the question is there, lag zero: rows of the table, then the tail out of the WAL, which
-has nothing of the columns that somebody added to the table. Workers
-read both from the store; the broker, asked by HTTP, only says where they are. Options:
+A read returns all records up to the moment when it is planned: rows of the table, then the tail out of the WAL, where
+the columns that users added to the table are null. Workers read both from the store; the broker, asked by HTTP, only
+says where they are. Options:
 
     broker              HOST:PORT of a broker's HTTP listener (127.0.0.1:8181)
     topic               if it is not the argument of load()
@@ -15,7 +15,7 @@ read both from the store; the broker, asked by HTTP, only says where they are. O
     startingTimestamp   milliseconds since 1970: from the first record that is not older, in each partition
     maxRecordsPerBatch  of a stream
     failOnDataLoss      true: a stream fails if offsets it has not read are gone (retention), or its topic was deleted
-                        and made again; false: it goes on with what there is
+                        and made again; false: it goes on with the records that are left
     pushFilters         true: filters on stream_partition and stream_offset are not read at all; Spark wants
                         spark.sql.python.filterPushdown.enabled=true with it
 """
@@ -44,17 +44,16 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
-from lakestream.data.tables.reading.added_columns import whole_schema
-from lakestream.data.tables.reading.scan import Piece, columns_of, offset_at, pieces, read
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
+from lakestream.data.tables.reading.scan import ScanPiece, columns_of, offset_at, pieces, read
 from lakestream.data.tables.reading.tail import PartitionBounds, TopicTail, fetch_tail
 from lakestream.errors import LakestreamError
 
 EARLIEST, LATEST = "earliest", "latest"
 FIRST, LAST = -2, -1
-"""The same as numbers, which Spark's source for Kafka takes."""
+"""The numbers that mean earliest and latest in Spark's source for Kafka."""
 TOPIC = "topic"
-"""Which topic the offsets of a stream are of, beside them."""
+"""The key of the topic's id among the offsets of a stream."""
 FOREVER = 2**63 - 1
 OPTIONS = (
     "broker", "topic", "path", "startingOffsets", "endingOffsets", "startingTimestamp", "maxRecordsPerBatch",
@@ -65,12 +64,12 @@ _KNOWN = {name.lower(): name for name in OPTIONS}
 
 
 class OptionError(ValueError):
-    """An option cannot be obeyed."""
+    """An option has a value that is not allowed."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options."""
+    """The options of a read, parsed."""
 
     broker: str
     topic: str
@@ -165,17 +164,17 @@ class Lakestream(DataSource):
         return "lakestream"
 
     def schema(self) -> StructType:
-        """The columns of the stream, and those that somebody has added to the table so far."""
+        """The columns of the stream, and those that users have added to the table so far."""
         asked = Asked.parse(self.options)
-        fields = whole_schema(columns_of(asked.tail()))
-        # Headers are a column of ours, whose parts are always there.
-        ours = ARROW_SCHEMA.names
-        told = [one if one.name in ours else one.with_type(for_spark(one.type)) for one in fields]
-        return from_arrow_schema(pa.schema(told))
+        fields = RAW_COLUMNS.with_added(columns_of(asked.tail()))
+        # The parts of our own columns are never null.
+        ours = RAW_COLUMNS.schema.names
+        types = [one if one.name in ours else one.with_type(for_spark(one.type)) for one in fields]
+        return from_arrow_schema(pa.schema(types))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = Asked.parse(self.options)
-        return (PushingReader if asked.push_filters else Reader)(asked, _arrow(schema))
+        return (PushingReader if asked.push_filters else BatchReader)(asked, _arrow(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         asked = Asked.parse(self.options)
@@ -184,10 +183,10 @@ class Lakestream(DataSource):
         return StreamReader(asked, _arrow(schema))
 
 
-class Part(InputPartition):
+class ReadTask(InputPartition):
     """One task of a read."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: ScanPiece) -> None:
         super().__init__(piece)
         self.piece = piece
 
@@ -197,7 +196,7 @@ def _arrow(schema: StructType) -> pa.Schema:
 
 
 def for_spark(kind: pa.DataType) -> pa.DataType:
-    """Spark has no uuid: it gets the bytes. What lies in an optional column may be absent with it, so all of it may."""
+    """A type as Spark has it: uuids are bytes, and all parts of a column may be null, since the column may be."""
     if isinstance(kind, pa.BaseExtensionType):
         return for_spark(kind.storage_type)
     if pa.types.is_struct(kind):
@@ -212,19 +211,19 @@ def _inner(field: pa.Field) -> pa.Field:
 
 
 def _wants_added(schema: pa.Schema) -> bool:
-    return not set(schema.names) <= set(ARROW_SCHEMA.names)
+    return not set(schema.names) <= set(RAW_COLUMNS.schema.names)
 
 
 def _columns(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Only what was asked for goes to Spark: it prunes no columns itself, but takes a smaller schema."""
+    """Rows with only the columns of `schema`: Spark prunes no columns itself, but takes a smaller schema."""
     # Spark runs one task without a part when there is none.
-    for batch in read(part.piece) if isinstance(part, Part) else ():
+    for batch in read(part.piece) if isinstance(part, ReadTask) else ():
         columns = [_column(batch, field) for field in schema]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """A column that the rows do not have is null: the tail has nothing of those that were added to the table."""
+    """A column of the rows, as `field` says; null if they lack it, as the tail lacks columns that users added."""
     place = batch.schema.get_field_index(field.name)
     if place < 0:
         return pa.nulls(batch.num_rows, field.type)
@@ -232,8 +231,8 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     return (column.storage if isinstance(column, pa.ExtensionArray) else column).cast(field.type)
 
 
-class Reader(DataSourceReader):
-    """A batch read: what is there when it is planned."""
+class BatchReader(DataSourceReader):
+    """A batch read: the records up to the moment when it is planned."""
 
     def __init__(self, asked: Asked, schema: pa.Schema) -> None:
         self._asked = asked
@@ -249,14 +248,14 @@ class Reader(DataSourceReader):
             for partition in first
             if self._only is None or partition in self._only
         }
-        return [Part(piece) for piece in pieces(asked.broker, tail, wanted, added=_wants_added(self._schema))]
+        return [ReadTask(piece) for piece in pieces(asked.broker, tail, wanted, added=_wants_added(self._schema))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _columns(partition, self._schema)
 
 
-class PushingReader(Reader):
-    """The same, and filters on partition and offset narrow what is read."""
+class PushingReader(BatchReader):
+    """A batch read that reads only the partitions and offsets that filters select."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for one in filters:
@@ -336,10 +335,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first < one.start and first < upto and str(one.partition) in since:
                 self._fail_on_loss(f"offsets {first} to {one.start} of partition {one.partition} are gone")
         added = _wants_added(self._schema)
-        return [Part(piece) for piece in pieces(self._asked.broker, tail, wanted, added=added)]
+        return [ReadTask(piece) for piece in pieces(self._asked.broker, tail, wanted, added=added)]
 
     def _since(self, start: Offset, end: Offset) -> dict[str, int]:
-        """What was read of this very topic; nothing if it was deleted and made again meanwhile."""
+        """The offsets that were read of this topic; none if it was deleted and made again meanwhile."""
         if not _other_topic(start, str(end.get(TOPIC, ""))):
             return _numbers(start)
         self._fail_on_loss("the topic was deleted and made again since")
@@ -347,7 +346,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _fail_on_loss(self, what: str) -> None:
         if self._asked.fail_on_loss:
-            raise LakestreamError(f"{what}; start anew, or go on with what there is by failOnDataLoss=false")
+            raise LakestreamError(f"{what}; start anew, or read on by failOnDataLoss=false")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _columns(partition, self._schema)
@@ -356,11 +355,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark keeps the offsets itself."""
 
     def stop(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
 
 def limited(start: Mapping[str, int], end: Mapping[str, int], records: int) -> dict[str, int]:
-    """At most `records` more in all, the partitions with little first, so that none is left behind."""
+    """End offsets for at most `records` more records, shared fairly: partitions with few waiting get all of them."""
     room = sorted((max(upto - start.get(name, 0), 0), name) for name, upto in end.items())
     found = dict(start)
     left = records
@@ -380,5 +379,5 @@ def _numbers(offset: Offset) -> dict[str, int]:
 
 
 def _other_topic(offset: Offset, topic_id: str) -> bool:
-    """Checkpoints of earlier versions, and brokers of them, do not say."""
+    """Whether the offsets are of another topic. Checkpoints and brokers of earlier versions do not say."""
     return bool(topic_id) and offset.get(TOPIC, topic_id) not in ("", topic_id)

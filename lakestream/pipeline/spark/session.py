@@ -18,10 +18,11 @@ from typing import Any
 
 import pyarrow as pa
 
+import lakestream
 from lakestream.pipeline.landing.rounds import JobFailed, Work
 from lakestream.pipeline.spark.java import find_java
 from lakestream.pipeline.spark.jvm import Jvm, SparkFailed, is_local
-from lakestream.process.temporary_folders import Scratch
+from lakestream.process.temporary_folders import TemporaryFolder
 from lakestream.process.umask import current_umask
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ _LOCAL_CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "lakestream.pipeline.spark.daemon",
 }
-"""On one machine nothing listens on other addresses, and workers are forks of a process that has everything loaded."""
+"""On one machine Spark listens on loopback only, and workers are forks of a process that has loaded all modules."""
 
 
 class Spark:
@@ -56,7 +57,7 @@ class Spark:
         self.slots = max(int(session.sparkContext.defaultParallelism), 1)
         """How many tasks run at once."""
         self._jvm = jvm
-        self._folder = Scratch("package") if ship else None
+        self._folder = TemporaryFolder("package") if ship else None
         self._package = ""
         if self._folder is not None:
             made = pack_package(self._folder.path)
@@ -65,9 +66,9 @@ class Spark:
 
     @classmethod
     def start(cls, master: str, conf: Mapping[str, str] | None = None) -> "Spark":
-        """Blocks for some seconds. Raises NoJava or SparkFailed, with what to do about it."""
+        """Blocks for some seconds. Raises NoJava or SparkFailed, which say how to help."""
         settings = {**_CONF, **(_LOCAL_CONF if is_local(master) else {}), **(conf or {})}
-        # The gateway tells of every connection that it closes.
+        # The gateway logs every connection that it closes.
         logging.getLogger("py4j").setLevel(logging.WARNING)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Under spark-submit the JVM is there already, and has told us where.
@@ -106,7 +107,7 @@ class Spark:
         from pyspark.errors import PySparkException
 
         on_rows = _on_rows(work, list(tasks), self._package)
-        # To start a task of Spark's takes a tenth of a second: each slot gets one, with several of ours in it.
+        # To start a Spark task takes a tenth of a second: each slot gets one, with several of our tasks in it.
         partitions = min(len(tasks), self.slots)
         self.session.sparkContext.setJobGroup(_group(work), "", interruptOnCancel=True)
         frame = self.session.range(0, len(tasks), 1, partitions).mapInArrow(on_rows, RESULT_SCHEMA)
@@ -120,7 +121,7 @@ class Spark:
         return answers
 
     def cancel(self, work: Work) -> None:
-        """Spark kills the workers of these jobs, and whoever waits for them in `run` gets JobFailed."""
+        """Spark kills the workers of these jobs, and their `run` raises JobFailed."""
         threading.Thread(target=self._cancel, args=[_group(work)], name="cancel", daemon=True).start()
 
     def _cancel(self, group: str) -> None:
@@ -150,14 +151,14 @@ class Spark:
             log.info("Spark's session did not end well: %s", _first_line(error))
         if self._jvm is not None:
             self._jvm.stop()
-            # PySpark keeps the way to the JVM for the next session of this process; that JVM is gone.
+            # PySpark keeps its connection for the next session of this process, but that JVM is gone.
             SparkContext._gateway = SparkContext._jvm = None
         if self._folder is not None:
             self._folder.remove()
 
 
 def _group(work: Work) -> str:
-    """Jobs that do the same work are cancelled together: care is done one job at a time."""
+    """The group of a job: jobs with the same work are cancelled together, and care runs one job at a time."""
     return f"{work.__module__}.{work.__qualname__}"
 
 
@@ -200,7 +201,7 @@ def _on_rows(
 
 def pack_package(folder: Path) -> Path:
     """This package as one file, for executors that do not have it. Compiled code has to lie in files: no zip import."""
-    source = Path(__file__).resolve().parent.parent
+    source = Path(lakestream.__file__).resolve().parent
     made = folder / "lakestream-package.zip"
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(source.rglob("*.py")):

@@ -1,7 +1,7 @@
-"""Turns the JSON in a request's body into what it stands for, and holds up nobody while it does.
+"""Decodes the JSON of request bodies without stopping the event loop.
 
-A compiled decoder is quick, but lets no other thread run until it is through. So large bodies are taken by Python's own
-decoder, slower and in a thread, which gives way after a millisecond; one at a time.
+A compiled decoder is quick, but no other thread runs until it is done. So large bodies are decoded by Python's own
+decoder, one at a time, slower and in a thread, which gives way every millisecond.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class BodyDecoder:
         self._one_at_a_time = asyncio.Lock()
 
     async def decode(self, body: bytes, kind: type[T]) -> T:
-        """Raises MsgspecError or RecursionError if it is no JSON, or not of this kind."""
+        """Raises MsgspecError or RecursionError if the body is not JSON, or not of this kind."""
         if len(body) <= self._inline_bytes:
             return msgspec.json.decode(body, type=kind)
         async with self._one_at_a_time:
@@ -35,14 +35,14 @@ class BodyDecoder:
 
 
 def decode_gently(body: bytes, kind: type[T]) -> T:
-    """The same in many small steps."""
+    """Decodes as `decode` does, in many small steps."""
     try:
         found = _gentle().decode(body.decode("utf-8"))
     except ValueError as error:
         raise msgspec.DecodeError(f"JSON is malformed: {error}") from None
     if not isinstance(found, dict):
         return msgspec.convert(found, type=kind)
-    # Item by item, as conversion lets nobody run either. What a list holds is judged as a list of one.
+    # Item by item, since conversion lets no other thread run either: each item is converted as a list of one.
     steps = {name: found[name] for name in found if not isinstance(found[name], list)}
     lists = {name: found[name] for name in found if isinstance(found[name], list)}
     made = msgspec.convert({**steps, **{name: [] for name in lists}}, type=kind)
@@ -54,7 +54,7 @@ def decode_gently(body: bytes, kind: type[T]) -> T:
 
 
 def _gentle() -> json.JSONDecoder:
-    """A decoder whose loops are Python's, and which is as strict as the other one."""
+    """A decoder with loops in Python, as strict as the compiled one."""
     made = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, parse_constant=_refuse)
     made.parse_object = decoder.JSONObject  # type: ignore[attr-defined]
     made.parse_array = decoder.JSONArray  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def _string(text: str, end: int, strict: bool = True) -> tuple[str, int]:
 
 
 def _whole(text: str) -> str:
-    """Half a character, which an escape can make, is none: it could not be written again."""
+    """Raises for a lone surrogate, which an escape can make: it could not be encoded again."""
     if not text.isascii():
         text.encode()
     return text

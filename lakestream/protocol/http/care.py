@@ -1,10 +1,10 @@
-"""Tables for people and tools: what there is and how far it has come, and requests for care of it.
+"""Tables for people and tools: their progress, and requests for their care.
 
     GET  /tables, /tables/TOPIC         every topic's table, or one
     POST /tables/TOPIC/KIND             ask for care; the JSON object in the body has the arguments, all text
-    GET  /care/REQUEST                  how far that is, and what came of it
+    GET  /care/REQUEST                  the progress and the result of a request
 
-A request is only noted here: the pipeline finds it in the state and does it.
+The broker only notes a request in the state; the pipeline finds it there and carries it out.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ _ARGUMENTS = msgspec.json.Decoder(dict[str, str])
 
 @dataclass(frozen=True, slots=True)
 class TableSources:
-    """Where the answers come from, as JSON. All raise Missing, Rejected, or what says that it cannot be told now."""
+    """Sources of the answers, as JSON. All raise Missing or Rejected, or another LakestreamError for the time being."""
 
     tables: Callable[[str | None], Awaitable[bytes]]
     ask: Callable[[str, str, dict[str, str]], Awaitable[bytes]]
@@ -38,7 +38,7 @@ def table_routes(sources: TableSources) -> list[BaseRoute]:
         return await _told(sources.tables(request.path_params["topic"]))
 
     async def ask(request: Request) -> Response:
-        # A page of some other site may make a browser post a form here, but no JSON.
+        # A page of another site can make a browser post a form here, but not JSON.
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return _error("the arguments have to be application/json", 415)
         body = b""

@@ -1,8 +1,8 @@
-"""A connection of the HTTP port: uvicorn's, with a place in the crowd and with deadlines.
+"""A connection of the HTTP port: uvicorn's, counted among the open connections, and with deadlines.
 
-Headers have a time of their own, from the connection or from their first byte on; a body has one that grows with the
-bytes that came. An idle connection is ended by uvicorn, a client that takes its answer slowly by nobody: it holds one
-place of those that its address has.
+Headers have a deadline from the connection or from their first byte on; the deadline of a body grows with the bytes
+received. Uvicorn ends idle connections. A client that reads its answer slowly is not ended: it only uses up one of the
+connections of its address.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ NOTHING, HEAD, BODY = "nothing", "headers", "a body"
 
 
 def protocol_class(crowd: Crowd, limits: HttpLimits, crowded: ASGIApp) -> type[asyncio.Protocol]:
-    """uvicorn makes one for each connection. `crowded` is the application of those beyond the limits."""
+    """Uvicorn makes one of these for each connection. `crowded` is the application beyond the limits."""
 
-    class Connection(LimitedConnection):
+    class HttpConnection(LimitedConnection):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(crowd, limits, crowded, *args, **kwargs)
 
-    return Connection
+    return HttpConnection
 
 
 class LimitedConnection(H11Protocol):
-    """Knows at each moment what it awaits from its client, and since when."""
+    """Knows at each moment what its client has to send, and since when."""
 
     def __init__(self, crowd: Crowd, limits: HttpLimits, crowded: ASGIApp, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -72,7 +72,7 @@ class LimitedConnection(H11Protocol):
         self._look()
 
     def _look(self) -> None:
-        """Await what the client has begun and not ended."""
+        """Sets the deadline for the part of a request that the client has begun and not ended."""
         theirs = self.conn.their_state
         if theirs is h11.SEND_BODY:
             self._await(BODY)
@@ -99,7 +99,7 @@ class LimitedConnection(H11Protocol):
         return self._limits.body_s + self._body_bytes / self._limits.body_bytes_per_s
 
     def _check(self) -> None:
-        """The time is over, unless bytes came meanwhile, or it was we who did not read."""
+        """Ends the connection at its deadline, unless bytes came meanwhile, or we did not read."""
         left_s = self._since + self._allowed_s() - self.loop.time()
         if self.flow.read_paused:
             left_s = max(left_s, self._limits.head_s)

@@ -1,8 +1,7 @@
-"""Which connections of the HTTP port are served, and which get health answers only.
+"""Decides which connections of the HTTP port are served, and which get health answers only.
 
-Whoever takes too many connections, or makes all others wait, must not make a broker look dead: a probe is answered
-beyond the limits, on a spare connection that lasts for one short request. When the spare ones are taken, the oldest
-makes room.
+A client that takes too many connections must not make a broker look dead: beyond the limits a probe is answered on a
+spare connection, which lasts for one short request. When all spare connections are taken, the oldest one is closed.
 """
 
 import ipaddress
@@ -28,7 +27,7 @@ class Crowd:
         return len(self._served) + len(self._spare)
 
     def enter(self, connection: Hashable, address: str, leave: Callable[[], None]) -> bool:
-        """Whether a new connection is served; if not, it has a spare place, for which an older one may have to go."""
+        """Whether a new connection is served; if not, it takes a spare place, and an older one may be closed for it."""
         network = network_of(address)
         limits = self._limits
         if len(self._served) < limits.connections and self._by_address[network] < limits.connections_per_address:
@@ -44,7 +43,7 @@ class Crowd:
         return False
 
     def _make_room(self, oldest: Hashable) -> None:
-        """The oldest gives way: a probe asks at once, and who only holds a place does not."""
+        """Closes the oldest spare connection: a probe asks at once, so an old one is not a probe."""
         self.refused += 1
         self._spare.pop(oldest)[1]()
 
@@ -58,7 +57,7 @@ class Crowd:
 
 
 def network_of(address: str) -> str:
-    """What counts as one client: an address, or a /64 of IPv6, all of which one client has for itself."""
+    """The network that counts as one client: an address, or a /64 of IPv6, which one client usually has to itself."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,13 +1,13 @@
 """Decides which requests reach the applications of the HTTP port.
 
-A browser on this machine, or in the network of a broker, shows pages of anybody. So that none of them becomes a client:
+A browser on this machine, or in the network of a broker, shows pages of any site. So that no page becomes a client:
 
-    the Host has to be one of ours       a name that an attacker's DNS leads to us is none (DNS rebinding)
+    the Host has to be one of ours       an attacker's DNS name that leads to us is not (DNS rebinding)
     the Origin has to be the Host's own  a page of another site sends its own with every write (CSRF)
     no Origin, but Sec-Fetch-Site: cross-site   a page of another site shows a picture, a script or a frame from here
 
 A request with both content-length and transfer-encoding ends its connection: two parties may disagree on where it ends.
-Bodies of all requests share one budget; who finds it used up is told to come back.
+Bodies of all requests share one budget; while it is used up, requests get a 503.
 """
 
 import ipaddress
@@ -44,7 +44,7 @@ class Guard:
         await self._within_the_budget(scope, receive, send)
 
     async def _within_the_budget(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An application whose body finds no room sees its client leave; what it says then reaches nobody."""
+        """Takes bodies from the budget. An application whose body finds no room sees its client disconnect."""
         held, began, refused = 0, False, False
 
         async def counted() -> Message:
@@ -93,7 +93,7 @@ def health_only(app: ASGIApp) -> ASGIApp:
 
 
 def refusal(scope: Scope, hosts: frozenset[str]) -> tuple[int, str] | None:
-    """Why a request gets no answer but an error, with its status; None if it may pass. Pure."""
+    """The error that a request gets, with its status; None if it may pass. Pure."""
     headers = {name: value for name, value in scope["headers"] if name in _JUDGED}
     if b"content-length" in headers and b"transfer-encoding" in headers:
         return 400, "a request has a content-length or a transfer-encoding, not both"
@@ -127,7 +127,7 @@ def _is_link(headers: dict[bytes, bytes]) -> bool:
 
 
 def is_ours(host: str, server: tuple[str, int | None] | None, hosts: frozenset[str]) -> bool:
-    """Whether a Host header calls us by localhost, by the address that was connected to, or by a name that we have."""
+    """Whether a Host header is localhost, the address that was connected to, or a name of ours."""
     name = name_in(host)
     if "*" in hosts or _is_named(name, hosts) or name == "localhost" or name.endswith(".localhost"):
         return True
@@ -147,7 +147,7 @@ def name_in(host: str) -> str:
 
 
 def host_names(names: Iterable[str]) -> frozenset[str]:
-    """Names and addresses as they are compared."""
+    """Names and addresses in the form in which they are compared."""
     return frozenset(found for name in names if (found := _canonical(name.strip().lower())))
 
 

@@ -1,4 +1,4 @@
-"""What one client may take of the HTTP port, in numbers."""
+"""The limits of the HTTP port for one client."""
 
 from dataclasses import dataclass
 

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from lakestream.metrics import COUNTER, HISTOGRAM, PREFIX, Counter, Figure, Histogram, Metrics, Sample
+from lakestream.metrics import COUNTER, HISTOGRAM, PREFIX, Figure, Histogram, Metrics, Sample
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -47,5 +47,5 @@ def _family(figure: Figure, series: dict[tuple[str, ...], Sample]) -> Metric:
     family = kind(name, figure.help, labels=figure.labels)
     for labels, sample in series.items():
         assert not isinstance(sample, Histogram)
-        family.add_metric(labels, sample.value if isinstance(sample, Counter) else sample())
+        family.add_metric(labels, sample())
     return family

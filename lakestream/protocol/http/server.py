@@ -1,7 +1,7 @@
 """The broker's HTTP port: health, readiness, metrics, the brokers, and the metadata for people and tools.
 
-It runs in the broker's own event loop, installs no signal handlers and depends on nothing above: what it shows comes in
-as callables in `HttpSources`. Further applications (a catalog, a console) are mounted by `mounts`.
+It runs in the broker's event loop and installs no signal handlers. All that it shows comes in as callables in
+`HttpSources`. Further applications (a catalog, a console) are mounted by `mounts`.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Json = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSources:
-    """What the port shows. `ready` gives None while the broker serves, else the reason why it does not."""
+    """The sources of the port's pages. `ready` returns None while the broker serves, else why it does not."""
 
     ready: Callable[[], str | None]
     brokers: Callable[[], Sequence[Json]]
@@ -59,7 +59,7 @@ class HttpSources:
 
 
 class HttpServer:
-    """One listener. `start` returns when it accepts, `stop` when its connections are gone."""
+    """One listener. `start` returns when it accepts connections, `stop` when they are closed."""
 
     def __init__(self, sources: HttpSources, host: str, port: int, limits: HttpLimits | None = None) -> None:
         self._limits = limits or HttpLimits()
@@ -67,12 +67,13 @@ class HttpServer:
         self._sources = sources
         self._host = host
         self._port = port
+        self.address = f"{host}:{port}"
         self._exposition = Exposition(sources.metrics)
         self._stopping = asyncio.Event()
         self._server: uvicorn.Server | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Listen; the address that it got is returned. Raises OSError if the port is taken."""
+        """Listens; returns the address. Raises OSError if the port is taken."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listener = socket.create_server((self._host, self._port), family=family, backlog=128)
         app = Guard(self.app(), self._limits)
@@ -90,6 +91,9 @@ class HttpServer:
         self._server = server
         host, port = listener.getsockname()[:2]
         return cast(str, host), cast(int, port)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Nothing to wait for: health and readiness are answered until `stop`."""
 
     async def stop(self) -> None:
         self._stopping.set()
@@ -166,7 +170,7 @@ class HttpServer:
         return Response(told, media_type="application/json")
 
     async def _commands(self, request: Request) -> Response:
-        """A page; one that is waited for comes empty if the server stops."""
+        """A page of commands; a waiting request gets an empty page if the server stops."""
         after, limit, wait_ms = (_number(request, *one) for one in (("after", 0), ("limit", _COMMANDS), ("wait_ms", 0)))
         if after is None or not limit or wait_ms is None:
             return _refused("after has to be a sequence, limit and wait_ms numbers", 400)
@@ -185,7 +189,7 @@ class HttpServer:
 
 
 def _number(request: Request, name: str, default: int) -> int | None:
-    """A parameter of a request; None if it is no number that could be one."""
+    """A number among a request's parameters; None if it is not a valid number."""
     text = request.query_params.get(name, str(default))
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
@@ -195,7 +199,7 @@ def _refused(text: str, status: int) -> Response:
 
 
 def _mount(path: str, app: ASGIApp) -> Mount:
-    """Everything below the path is the application's affair, with line breaks in it too: it says what is wrong."""
+    """Mounts an application: it answers all requests below the path, also those with line breaks in it."""
     mount = Mount(path, app)
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     return mount

@@ -8,7 +8,7 @@ NO_AUTHORIZER = "No Authorizer is configured."
 
 
 class AclApis:
-    """Answers that everybody may do everything."""
+    """Answers that there are no ACLs: every client may do everything."""
 
     def handlers(self) -> dict[int, Handler]:
         return {29: self.describe_acls}

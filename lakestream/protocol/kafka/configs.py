@@ -32,7 +32,7 @@ from lakestream.model.configs import (
 )
 from lakestream.model.topics import Topic, name_problem
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.configs import (
     AlterableConfig,
@@ -151,7 +151,7 @@ class ConfigApis:
         return entries + self._facts()
 
     def _facts(self) -> list[DescribeConfigsResourceResult]:
-        """Where this broker runs, as it told the cluster."""
+        """Facts that this broker registered in the cluster, as read-only configs."""
         me = self._replica.state.members.by_id.get(self._replica.member_id)
         if me is None:
             return []
@@ -183,7 +183,7 @@ class ConfigApis:
         if TOPIC in kinds:
             names += [(name, TOPIC) for name in state.topics.by_name]
         answer = ListConfigResourcesResponse()
-        for some in chunks(names, TURN):
+        for some in chunks(names, ITEMS_AT_ONCE):
             answer.config_resources += [ListedConfigResource(resource_name=n, resource_type=kind) for n, kind in some]
             await asyncio.sleep(0)
         return await large_answer(context, answer, len(names))
@@ -194,7 +194,7 @@ class ConfigApis:
         """All configs of a resource at once: one that is set and not named here is unset."""
         failed = await stale(self._replica)
         resources = list[AlterConfigsResource]()
-        for some in chunks(request.resources, TURN):
+        for some in chunks(request.resources, ITEMS_AT_ONCE):
             resources += [self._replacement(resource) for resource in some]
             await asyncio.sleep(0)
         return AlterConfigsResponse(responses=await self._alter(resources, failed, request.validate_only))
@@ -225,7 +225,7 @@ class ConfigApis:
         return responses
 
     def _replacement(self, asked: ReplacingConfigsResource) -> AlterConfigsResource:
-        """The changes after which a resource has the configs asked for, and no others."""
+        """The changes that leave a resource with exactly the requested configs."""
         topics, current = self._replica.state.topics, dict[str, str]()
         if asked.resource_type == TOPIC and asked.resource_name in topics.by_name:
             current = topics.by_name[asked.resource_name].configs
@@ -266,13 +266,13 @@ class ConfigApis:
             return Refusal(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
         changes = altered(resource.configs, CLUSTER_CONFIGS, self._replica.state.topics.configs)
         if isinstance(changes, Refusal) and all(one.name in CLUSTER_CONFIGS.keys for one in resource.configs):
-            # What a broker's config cannot be is another code than what a topic's cannot be.
+            # Kafka has another code for a wrong config of a broker than for one of a topic.
             return Refusal(ErrorCode.INVALID_REQUEST, changes.message)
         return changes if isinstance(changes, Refusal) else AlterConfigs(b"", changes)
 
 
 def altered(asked: Iterable[AlterableConfig], table: ConfigTable, current: Mapping[str, str]) -> Changes | Refusal:
-    """What to set, or with None to unset. An unknown config can be deleted, as in Kafka: it is not there anyway."""
+    """The values to set, None to unset. As in Kafka, deleting an unknown config is no error."""
     changes: dict[str, str | None] = {}
     seen: set[str] = set()
     for one in asked:

@@ -1,4 +1,4 @@
-"""Making a topic, for CreateTopics and for whoever asks for a topic that is not there yet."""
+"""Makes topics, for CreateTopics and for requests that name a topic which does not exist yet."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ from lakestream.stream.housekeeping.long_topics import create_topic
 log = logging.getLogger(__name__)
 
 DEFAULT = -1
-TELL_EVERY_S = 60.0
+LOG_EVERY_S = 60.0
 TOO_MANY_AT_ONCE = Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "too many topics are created by asking for them; ask again")
 REPLICATION_MAX = 32767
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic that could be made; -1 for what the broker should choose."""
+    """The wish for a topic; -1 where the broker chooses."""
 
     name: str
     partitions: int = DEFAULT
@@ -34,7 +34,7 @@ class NewTopic:
 
 
 class TokenBucket:
-    """So many a minute over time, and as many at once after a quiet minute."""
+    """Allows `per_minute` a minute over time, and as many at once after a quiet minute."""
 
     def __init__(self, clock: Clock, per_minute: int) -> None:
         self.clock = clock
@@ -43,7 +43,7 @@ class TokenBucket:
         self._seen_s = clock.monotonic()
 
     def take(self, wanted: int) -> int:
-        """How many of these may be had now."""
+        """Take up to `wanted`; returns how many are allowed now."""
         now = self.clock.monotonic()
         self._left = min(self._left + (now - self._seen_s) * self._per_minute / 60, float(self._per_minute))
         self._seen_s = now
@@ -55,7 +55,7 @@ class TokenBucket:
 class TopicMaker:
     """Judges and makes topics. `broker` has the broker's settings by Kafka's names.
 
-    Topics that clients make by asking for them are bounded: by `per_minute`, and in each request.
+    Automatic creation is bounded by `per_minute`, and in each request.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class TopicMaker:
         self._random = random
         self._per_minute = per_minute
         self._per_request = per_request
-        self._told_s = -TELL_EVERY_S
+        self._logged_s = -LOG_EVERY_S
 
     @property
     def auto_create(self) -> bool:
-        """Whether asking for a topic makes it."""
+        """Whether a request for metadata of an unknown topic creates the topic."""
         return self._setting("auto.create.topics.enable") == "true"
 
     def judge(self, topic: NewTopic, taken: Mapping[str, str]) -> CreateTopic | Refusal:
-        """The command that makes this topic, its defaults filled in. `taken`: names by how metrics would spell them."""
+        """The command that makes this topic, with defaults. `taken`: existing names by their spelling in metrics."""
         if problem := name_problem(topic.name):
             return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if topic.name in self._replica.state.topics.by_name:
@@ -105,28 +105,28 @@ class TopicMaker:
         return CreateTopic(topic.name, self._topic_id(), partitions, replication, configs)
 
     async def make_all(self, names: Sequence[str]) -> dict[str, Refusal]:
-        """Make topics because somebody asked for them; why some were not made.
+        """Create topics that a client named; returns the refusals by name.
 
-        Those that are too many for now are refused with a code on which clients ask again.
+        Topics above the limits are refused with a code on which clients ask again.
         """
         few = self._per_minute.take(min(len(names), self._per_request))
         if few < len(names):
-            self._tell(len(names) - few)
+            self._log_left_out(len(names) - few)
         outcomes = await asyncio.gather(*map(self._make, names[:few]))
         refused = {name: one for name, one in zip(names[:few], outcomes, strict=True) if one is not None}
         return refused | dict.fromkeys(names[few:], TOO_MANY_AT_ONCE)
 
-    def _tell(self, left_out: int) -> None:
+    def _log_left_out(self, left_out: int) -> None:
         now = self._per_minute.clock.monotonic()
-        if now - self._told_s >= TELL_EVERY_S:
-            self._told_s = now
+        if now - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now
             log.warning(
                 "%d topics that a client asked for are not created yet: auto_create_topics_per_request and "
                 "auto_create_topics_per_minute bound them", left_out,
             )  # fmt: skip
 
     async def _make(self, name: str) -> Refusal | None:
-        """That another was quicker is a success."""
+        """Create one topic. A topic that another request created meanwhile is a success."""
         command = self.judge(NewTopic(name=name, configs={}), self.taken([name]))
         outcome = command if isinstance(command, Refusal) else await settled(create_topic(self._replica, command))
         if isinstance(outcome, Refusal) and outcome.code != ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -134,7 +134,7 @@ class TopicMaker:
         return None
 
     def taken(self, names: Iterable[str]) -> dict[str, str]:
-        """The existing names by how metrics would spell them, if one of the new names could collide at all."""
+        """The existing names by their spelling in metrics, if one of the new names could collide at all."""
         if not any("." in name or "_" in name for name in names):
             return {}
         return {metric_name(name): name for name in self._replica.state.topics.by_name if "." in name or "_" in name}

@@ -1,4 +1,4 @@
-"""Kafka's error codes, and which of them says each of our reasons: the one place where they are translated."""
+"""Kafka's error codes, and the translation of our reasons to codes, which is done only here."""
 
 from enum import IntEnum
 

@@ -1,4 +1,4 @@
-"""Fetch (4-18): the way out. Long polls, sessions, byte limits; batches go out as they lie in memory.
+"""Fetch (4-18): reads records. Long polls, sessions, byte limits; batches go out as they lie in memory.
 
 Departures from Kafka: any broker serves any partition; the last stable offset is the end, until transactions come;
 `preferred_read_replica` is never given, since no broker is nearer to the data than another.
@@ -8,18 +8,16 @@ import asyncio
 
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.interfaces import Buffer, Clock
-from lakestream.metadata.replica import Replica
 from lakestream.model.batches.records import next_offset
 from lakestream.model.streams import Stream
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.fetch_sessions import TURN_PARTITIONS, PartitionKey, Session, Sessions
-from lakestream.protocol.kafka.wire.fast_answers import Fetched, encode_fetch_response
+from lakestream.protocol.kafka.fetch_sessions import PARTITIONS_AT_ONCE, PartitionKey, Session, Sessions
+from lakestream.protocol.kafka.wire.fast_answers import FetchedPartition, encode_fetch_response
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
-from lakestream.protocol.serving.answer_budget import AnswerRoom
-from lakestream.stream.long_work import Steps, in_turns
-from lakestream.stream.reader import Reader
-from lakestream.stream.waiting import Waiting
+from lakestream.protocol.serving.answer_budget import AnswerBudget
+from lakestream.stream.long_work import Steps, run_in_steps
+from lakestream.stream.streams import FrontDoor
 
 FETCH = 1
 READ_COMMITTED = 1
@@ -43,12 +41,8 @@ class FetchStats:
 class FetchApi:
     """Answers Fetch requests."""
 
-    def __init__(
-        self, replica: Replica, reader: Reader, waiting: Waiting, sessions: Sessions, clock: Clock, room: AnswerRoom
-    ) -> None:
-        self._replica = replica
-        self._reader = reader
-        self._waiting = waiting
+    def __init__(self, streams: FrontDoor, sessions: Sessions, clock: Clock, room: AnswerBudget) -> None:
+        self._streams = streams
         self._sessions = sessions
         self._clock = clock
         self._room = room
@@ -59,32 +53,34 @@ class FetchApi:
 
     async def fetch(self, context: RequestContext, request: ParsedFetch) -> list[Buffer]:
         by_ids = context.version >= IDS_SINCE
-        session, wanted, error = await in_turns(self._sessions.resolve(request, by_ids))
+        session, wanted, error = await run_in_steps(self._sessions.resolve(request, by_ids))
         if error:
             return encode_fetch_response(context.version, context.correlation_id, 0, error, 0, [])
         results = await self._gather(request, wanted)
         incremental = session is not None and request.session_epoch > 0
-        topics: dict[Topic, list[Fetched]] = {}
+        topics: dict[Topic, list[FetchedPartition]] = {}
         for place, (key, fetched) in enumerate(results.items(), 1):
-            if place % TURN_PARTITIONS == 0:
+            if place % PARTITIONS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             self.stats.bytes += sum(map(len, fetched.records))
             if self._is_news(session, key, fetched) or not incremental:
                 topics.setdefault(key[0], []).append(fetched)
         session_id = session.id if session is not None else 0
         answer = (context.version, context.correlation_id, 0, 0, session_id, list(topics.items()))
-        if len(results) < TURN_PARTITIONS:
+        if len(results) < PARTITIONS_AT_ONCE:
             return encode_fetch_response(*answer)
         return await asyncio.to_thread(encode_fetch_response, *answer)
 
-    def _is_news(self, session: Session | None, key: PartitionKey, fetched: Fetched) -> bool:
+    def _is_news(self, session: Session | None, key: PartitionKey, fetched: FetchedPartition) -> bool:
         if session is None:
             return True
         changed = bool(fetched.records) or fetched.error_code != 0
         return session.news(key, fetched.high_watermark, fetched.log_start_offset, changed)
 
-    async def _gather(self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted]) -> dict[PartitionKey, Fetched]:
-        """Read until there are `min_bytes`, or something is wrong, or the time is over."""
+    async def _gather(
+        self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted]
+    ) -> dict[PartitionKey, FetchedPartition]:
+        """Read until there are `min_bytes`, a partition has an error, or the time is over."""
         deadline = self._clock.monotonic() + max(request.max_wait_ms, 0) / 1000
         enough = min(request.min_bytes, request.max_bytes)
         current = False
@@ -93,39 +89,39 @@ class FetchApi:
             try:
                 results, seen, size = await self._read_all(request, wanted, budget)
             finally:
-                # What was read is sent without another wait, but for the short look at the log before a no, and turns.
+                # The results are sent without another wait, apart from the look at the log before a no, and from steps.
                 self._room.give_back(budget)
             errors = size < 0
             if errors and not current:
                 # A no has to be current (L6): fold to the end of the log, then look once more.
-                await self._replica.catch_up()
+                await self._streams.catch_up()
                 current = True
                 continue
             left = deadline - self._clock.monotonic()
-            if errors or size >= enough or left <= 0 or not wanted or self._waiting.closing:
+            if errors or size >= enough or left <= 0 or not wanted or self._streams.closing:
                 return results
-            # More than there is room for never comes. Without anything it waits: it would ask again at once.
-            if size and await in_turns(_filled(wanted, results, budget)) >= min(enough, budget):
+            # More bytes than there is room for never come. An empty answer waits: the client would ask again at once.
+            if size and await run_in_steps(_filled(wanted, results, budget)) >= min(enough, budget):
                 return results
-            results = {}  # it is read again: meanwhile its pieces may leave the cache
-            # Without room we do not know what is there: then any growth is a reason to look again.
+            results = {}  # read again after the wait: meanwhile the pieces may leave the cache
+            # Without room nothing was read: then any growth is a reason to read again.
             await self._wait(seen, enough - size if budget >= 0 else 1, deadline)
 
     async def _wait(self, seen: list[Seen], missing: int, deadline: float) -> None:
-        """Until there are so many bytes more, or a stream is not what it was, or the time is over.
+        """Wait until the streams grew by `missing` bytes, one of them changed otherwise, or the time is over.
 
-        Who asks for a lot, and gets it in drops, is not read everything again for each of them.
+        A request for many bytes that come in drops is not read again for each drop.
         """
         streams = [stream.id for _, stream, _, _, _ in seen]
-        while (left := deadline - self._clock.monotonic()) > 0 and not self._waiting.closing:
-            if await in_turns(self._changed(seen, missing)):
+        while (left := deadline - self._clock.monotonic()) > 0 and not self._streams.closing:
+            if await run_in_steps(self._changed(seen, missing)):
                 return
             self.stats.waiting += 1
             try:
-                if len(seen) < TURN_PARTITIONS:
-                    await self._waiting.wait(streams, left)
+                if len(seen) < PARTITIONS_AT_ONCE:
+                    await self._streams.wait(streams, left)
                 else:
-                    await self._waiting.wait_for_many(streams, left, lambda: self._changed(seen, missing))
+                    await self._streams.wait_for_many(streams, left, lambda: self._changed(seen, missing))
             finally:
                 self.stats.waiting -= 1
 
@@ -133,30 +129,30 @@ class FetchApi:
         """Whether there are so many bytes more, or a stream is not what it was."""
         growth = 0
         for place, (key, stream, size, start, landed) in enumerate(seen, 1):
-            if place % TURN_PARTITIONS == 0:
+            if place % PARTITIONS_AT_ONCE == 0:
                 yield
             growth += stream.size - size
-            changed = self._stream(key) is not stream or stream.start != start or stream.landed != landed
+            changed = self._streams.stream(*key) is not stream or stream.start != start or stream.landed != landed
             if changed or growth >= missing:
                 return True
         return False
 
     async def _read_all(
         self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted], budget: int
-    ) -> tuple[dict[PartitionKey, Fetched], list[Seen], int]:
-        """What was read, of which streams, and its size, or -1 if there are errors."""
+    ) -> tuple[dict[PartitionKey, FetchedPartition], list[Seen], int]:
+        """The results, the streams that were read, and the size in bytes, or -1 if there are errors."""
         aborted: list[tuple[int, int]] | None = [] if request.isolation_level == READ_COMMITTED else None
-        results: dict[PartitionKey, Fetched] = {}
+        results: dict[PartitionKey, FetchedPartition] = {}
         seen: list[Seen] = []
         size, errors = 0, False
         for place, (key, one) in enumerate(wanted.items(), 1):
-            if place % TURN_PARTITIONS == 0:
-                await asyncio.sleep(0)  # others have their turn
-            stream = self._stream(key)
+            if place % PARTITIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            stream = self._streams.stream(*key)
             if stream is None:
-                by_id = isinstance(key[0], bytes) and key[0] not in self._replica.state.topics.by_id
+                by_id = isinstance(key[0], bytes) and self._streams.topic(key[0]) is None
                 unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                results[key] = Fetched(one.partition, unknown, -1, -1, -1, aborted_transactions=[])
+                results[key] = FetchedPartition(one.partition, unknown, -1, -1, -1, aborted_transactions=[])
                 errors = True
                 continue
             seen.append((key, stream, stream.size, stream.start, stream.landed))
@@ -167,7 +163,7 @@ class FetchApi:
             errors = errors or code != 0
             size += sum(map(len, views))
             high = -1 if code else high
-            results[key] = Fetched(one.partition, code, high, high, -1 if code else start, views, aborted)
+            results[key] = FetchedPartition(one.partition, code, high, high, -1 if code else start, views, aborted)
         return results, seen, -1 if errors else size
 
     async def _read(
@@ -179,30 +175,20 @@ class FetchApi:
             return [], 0
         max_bytes = min(wanted.max_bytes, max(budget, 0))
         try:
-            views = self._reader.cached(stream, wanted.fetch_offset, max_bytes, at_least_one)
-            if views is None:
-                views = await self._reader.read(stream, wanted.fetch_offset, max_bytes, at_least_one)
-            return views, 0
+            return await self._streams.read(stream, wanted.fetch_offset, max_bytes, at_least_one), 0
         except Rejected:
             return [], int(ErrorCode.OFFSET_OUT_OF_RANGE)
         except LakestreamError:
             return [], int(ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def _stream(self, key: PartitionKey) -> Stream | None:
-        topics = self._replica.state.topics
-        topic = topics.by_name.get(key[0]) if isinstance(key[0], str) else topics.by_id.get(key[0])
-        if topic is None or not 0 <= key[1] < len(topic.streams):
-            return None
-        return self._replica.state.streams.by_id[topic.streams[key[1]]]
-
 
 def _filled(
-    wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, Fetched], budget: int
+    wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, FetchedPartition], budget: int
 ) -> Steps[int]:
     """How many bytes Kafka would have read: of a partition that goes on it takes all that it may, and cuts a batch."""
     filled = 0
     for place, (key, one) in enumerate(wanted.items(), 1):
-        if place % TURN_PARTITIONS == 0:
+        if place % PARTITIONS_AT_ONCE == 0:
             yield
         fetched = results[key]
         size = sum(map(len, fetched.records))

@@ -1,15 +1,15 @@
-"""Fetch sessions (KIP-227): a consumer says once what it reads, then only what changes; we answer only what is new.
+"""Fetch sessions (KIP-227): a consumer names its partitions once, then only changes; answers have only what is new.
 
     id 0, epoch 0          a full request that asks for a session; it gets an id and goes on with epoch 1
     id n, epoch e          the next incremental request of session n
     id n, epoch -1         a full request that ends session n
     id 0, epoch -1         a full request without a session
 
-Sessions live in one broker's memory. A client that comes with a session of another broker is told that there is none,
-and sends a full request. So is one whose session gave way, which only those do that were not used for a while: where
-all are in use, a newcomer gets none and goes on with full requests. The partitions that all sessions name together are
-bounded too: a session that would name more than there is room for is ended, or not begun. So is one that would name a
-topic by a longer name than topics can have, so that the bytes of all names are bounded with the partitions.
+Sessions live in one broker's memory. A client with an unknown session, for example another broker's, gets an error and
+sends a full request. A new session may displace one that was not used for a while; where all are in use, the newcomer
+gets no session and goes on with full requests. The partitions of all sessions together are bounded: a session that
+would exceed the bound is ended, or not begun. The same holds for a session that names a topic by a longer name than
+topics can have, so that the bytes of all names are bounded as well.
 """
 
 from collections import OrderedDict
@@ -25,8 +25,8 @@ from lakestream.stream.long_work import Steps
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 MAX_ID = (1 << 31) - 1
-TURN_PARTITIONS = 1_000
-"""Partitions of one request that are looked at before other clients have their turn: some milliseconds."""
+PARTITIONS_AT_ONCE = 1_000
+"""Partitions of one request that are handled before the handler yields to the event loop: some milliseconds."""
 UNUSED_S = 120.0
 """Kafka's: a session that was not used for longer may give way."""
 
@@ -35,22 +35,22 @@ PartitionKey = tuple[Topic, int]
 
 @dataclass(slots=True)
 class Session:
-    """What one consumer reads, in the order in which it is served, and what it was told last of each."""
+    """The partitions that one consumer reads, in the order in which they are served, and the last answer for each."""
 
     id: int
     by_ids: bool
     used_s: float
     epoch: int = 1
     wanted: dict[PartitionKey, Wanted] = field(default_factory=dict)
-    told: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)
+    sent: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)
     """High watermark and log start."""
 
     def news(self, key: PartitionKey, high_watermark: int, log_start: int, has_more: bool) -> bool:
-        """Whether the consumer has to be told of this partition; what it is told is remembered."""
-        previous = self.told.get(key)
-        self.told[key] = (high_watermark, log_start)
+        """Whether the answer has to name this partition. Remembers the figures that are sent."""
+        previous = self.sent.get(key)
+        self.sent[key] = (high_watermark, log_start)
         if has_more and key in self.wanted:
-            # Whoever was served goes to the end, so that the others come first next time.
+            # A served partition goes to the end, so that the next answer begins with the others.
             self.wanted[key] = self.wanted.pop(key)
         return has_more or previous != (high_watermark, log_start)
 
@@ -59,7 +59,7 @@ Resolved = tuple[Session | None, dict[PartitionKey, Wanted], int]
 
 
 class Sessions:
-    """The sessions of one broker, those first that were not used for longest."""
+    """The sessions of one broker, the least recently used first."""
 
     def __init__(self, random: Random, clock: Clock, limit: int = 1000, most_partitions: int = 200_000) -> None:
         self._random = random
@@ -68,7 +68,7 @@ class Sessions:
         self._most_partitions = most_partitions
         self._by_id: OrderedDict[int, Session] = OrderedDict()
         self.partitions = 0
-        """What all sessions name together."""
+        """Of all sessions together."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -111,7 +111,7 @@ class Sessions:
                     return False
                 self.partitions += 1
             session.wanted[key] = one
-            if place % TURN_PARTITIONS == 0:
+            if place % PARTITIONS_AT_ONCE == 0:
                 yield
                 if self._by_id.get(session.id) is not session:
                     return False
@@ -120,9 +120,9 @@ class Sessions:
             for partition in partitions:
                 if session.wanted.pop((topic, partition), None) is not None:
                     self.partitions -= 1
-                session.told.pop((topic, partition), None)
+                session.sent.pop((topic, partition), None)
                 place += 1
-                if place % TURN_PARTITIONS == 0:
+                if place % PARTITIONS_AT_ONCE == 0:
                     yield
                     if self._by_id.get(session.id) is not session:
                         return False
@@ -155,7 +155,7 @@ def _asked(request: ParsedFetch) -> Steps[dict[PartitionKey, Wanted]]:
     for topic, partitions in request.topics:
         for one in partitions:
             asked[topic, one.partition] = one
-            if len(asked) % TURN_PARTITIONS == 0:
+            if len(asked) % PARTITIONS_AT_ONCE == 0:
                 yield
     return asked
 

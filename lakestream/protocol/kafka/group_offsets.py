@@ -1,20 +1,18 @@
 """A group's committed offsets: OffsetCommit (2-10), OffsetFetch (1-10), OffsetDelete (0).
 
-Departures from Kafka: none is known. As in Kafka a fetch by name of what nobody committed, be it that there is no such
-group or topic, is answered with -1; names and ids of topics are resolved by the broker that is asked.
+Departures from Kafka: none is known. As in Kafka a fetch by name answers -1 where nothing is committed, also for an
+unknown group or topic; names and ids of topics are resolved by the broker that is asked.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
 from lakestream.errors import LakestreamError
-from lakestream.metadata.replica import Replica
-from lakestream.model.groups.group import Commit
+from lakestream.model.groups.group import CommittedOffset
 from lakestream.model.groups.offsets import CommitOffsets, CommitRow, DeleteOffsets
 from lakestream.model.reasons import Reason
-from lakestream.model.topics import Topic
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.messages.offsets import (
     OffsetCommitRequest,
@@ -35,8 +33,8 @@ from lakestream.protocol.kafka.messages.offsets import (
     OffsetFetchResponseTopic,
 )
 from lakestream.protocol.kafka.refusals import refusal
-from lakestream.stream.groups.offsets import GroupOffsets
 from lakestream.stream.long_work import chunks
+from lakestream.stream.streams import FrontDoor
 
 NOT_COMMITTED = ErrorCode.COORDINATOR_NOT_AVAILABLE
 NOT_KNOWN_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -44,7 +42,7 @@ NOT_KNOWN_NOW = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 NOTE_TOO_LARGE = code_of(Reason.NOTE_TOO_LARGE)
 BY_ID = 10
 """From this version on topics are named by their ids."""
-NOTHING = Commit(-1, -1, "", 0, 0)
+NOTHING = CommittedOffset(-1, -1, "", 0, 0)
 
 AskedCommit = tuple[OffsetCommitRequestTopic, OffsetCommitRequestPartition]
 
@@ -52,9 +50,9 @@ AskedCommit = tuple[OffsetCommitRequestTopic, OffsetCommitRequestPartition]
 class GroupOffsetApis:
     """`note_max_bytes` is the longest note that a client may commit with an offset."""
 
-    def __init__(self, replica: Replica, offsets: GroupOffsets, note_max_bytes: int) -> None:
-        self._replica = replica
-        self._offsets = offsets
+    def __init__(self, streams: FrontDoor, note_max_bytes: int) -> None:
+        self._streams = streams
+        self._offsets = streams.offsets
         self._note_max_bytes = note_max_bytes
 
     def handlers(self) -> dict[int, Handler]:
@@ -63,12 +61,12 @@ class GroupOffsetApis:
     # -- commit -------------------------------------------------------------------------------------------------------
 
     async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> object:
-        """Partitions are refused one by one; what is wrong with the group is wrong with all that remain."""
+        """Partitions are refused one by one; a refusal of the group is the answer for all other partitions."""
         by_id = context.version >= BY_ID
         asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
         codes = [ErrorCode.NONE] * len(asked)
         try:
-            judged = await self._firmly(asked, by_id)
+            judged = await self._judge_current(asked, by_id)
             rows = [(at, row) for at, row in enumerate(judged) if isinstance(row, tuple)]
             codes = [ErrorCode.NONE if isinstance(row, tuple) else row for row in judged]
             if rows or NOTE_TOO_LARGE in codes:
@@ -95,7 +93,7 @@ class GroupOffsetApis:
         self, asked: OffsetCommitRequestTopic, partition: OffsetCommitRequestPartition, by_id: bool
     ) -> CommitRow | ErrorCode:
         note = partition.committed_metadata or ""
-        topic = self._topic(asked.topic_id if by_id else asked.name)
+        topic = self._streams.topic(asked.topic_id if by_id else asked.name)
         if topic is None and by_id:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if topic is None or not 0 <= partition.partition_index < len(topic.streams):
@@ -106,26 +104,22 @@ class GroupOffsetApis:
         return stream, partition.committed_offset, partition.committed_leader_epoch, note
 
     def _knows(self, group: str) -> bool:
-        return group in self._replica.state.groups.by_name
+        return group in self._streams.state.groups.by_name
 
-    def _topic(self, named: str | bytes) -> Topic | None:
-        topics = self._replica.state.topics
-        return topics.by_id.get(named) if isinstance(named, bytes) else topics.by_name.get(named)
-
-    async def _firmly(self, asked: list[AskedCommit], by_id: bool) -> list[CommitRow | ErrorCode]:
-        """That a topic is not there is said only after a look at the end of the log (L6)."""
+    async def _judge_current(self, asked: list[AskedCommit], by_id: bool) -> list[CommitRow | ErrorCode]:
+        """Judge; if a topic is missing, judge once more after folding to the end of the log (L6)."""
         judged = await self._judge(asked, by_id)
         unknown = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if any(isinstance(row, ErrorCode) and row in unknown for row in judged):
-            await self._replica.catch_up()
+            await self._streams.catch_up()
             judged = await self._judge(asked, by_id)
         return judged
 
     async def _judge(self, asked: list[AskedCommit], by_id: bool) -> list[CommitRow | ErrorCode]:
         judged: list[CommitRow | ErrorCode] = []
-        for some in chunks(asked, TURN):
+        for some in chunks(asked, ITEMS_AT_ONCE):
             judged += [self._judge_commit(topic, one, by_id) for topic, one in some]
-            if len(some) == TURN:
+            if len(some) == ITEMS_AT_ONCE:
                 await asyncio.sleep(0)
         return judged
 
@@ -155,11 +149,11 @@ class GroupOffsetApis:
             group_id=group, topics=[await self._some(topic, commits, version >= BY_ID) for topic in topics]
         )
 
-    async def _everything(self, commits: dict[int, Commit]) -> list[OffsetFetchResponseTopic]:
-        streams = self._replica.state.streams.by_id
+    async def _everything(self, commits: dict[int, CommittedOffset]) -> list[OffsetFetchResponseTopic]:
+        streams = self._streams.state.streams.by_id
         topics: dict[bytes, OffsetFetchResponseTopic] = {}
         for number, (stream_id, commit) in enumerate(list(commits.items()), 1):
-            if number % TURN == 0:
+            if number % ITEMS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             stream = streams.get(stream_id)
             if stream is None:
@@ -171,12 +165,12 @@ class GroupOffsetApis:
         return list(topics.values())
 
     async def _some(
-        self, asked: OffsetFetchRequestTopic, commits: dict[int, Commit], by_id: bool
+        self, asked: OffsetFetchRequestTopic, commits: dict[int, CommittedOffset], by_id: bool
     ) -> OffsetFetchResponseTopic:
-        topic = self._topic(asked.topic_id if by_id else asked.name)
+        topic = self._streams.topic(asked.topic_id if by_id else asked.name)
         streams = topic.streams if topic is not None else []
 
-        def found(partition: int) -> Commit | ErrorCode:
+        def found(partition: int) -> CommittedOffset | ErrorCode:
             if topic is None and by_id:
                 return ErrorCode.UNKNOWN_TOPIC_ID
             known = 0 <= partition < len(streams)
@@ -185,12 +179,12 @@ class GroupOffsetApis:
         return await self._answer(asked, found)
 
     async def _answer(
-        self, asked: OffsetFetchRequestTopic, found: Callable[[int], Commit | ErrorCode]
+        self, asked: OffsetFetchRequestTopic, found: Callable[[int], CommittedOffset | ErrorCode]
     ) -> OffsetFetchResponseTopic:
         answer = OffsetFetchResponseTopic(name=asked.name, topic_id=asked.topic_id)
-        for some in chunks(asked.partition_indexes, TURN):
+        for some in chunks(asked.partition_indexes, ITEMS_AT_ONCE):
             answer.partitions += [offset_answer(partition, found(partition)) for partition in some]
-            if len(some) == TURN:
+            if len(some) == ITEMS_AT_ONCE:
                 await asyncio.sleep(0)
         return answer
 
@@ -202,7 +196,7 @@ class GroupOffsetApis:
         asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
         try:
             if any(self._stream(*one) is None for one in asked):
-                await self._replica.catch_up()
+                await self._streams.catch_up()
             streams = [self._stream(*one) for one in asked]
             known = [stream for stream in streams if stream is not None]
             deleted = dict(
@@ -216,17 +210,17 @@ class GroupOffsetApis:
         return OffsetDeleteResponse(topics=delete_answers(request, codes))
 
     def _stream(self, name: str, partition: int) -> int | None:
-        topic = self._topic(name)
-        return topic.streams[partition] if topic is not None and 0 <= partition < len(topic.streams) else None
+        stream = self._streams.stream(name, partition)
+        return stream.id if stream is not None else None
 
 
 async def _committed(asked: OffsetCommitRequestTopic, codes: Iterator[ErrorCode]) -> OffsetCommitResponseTopic:
     answer = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
-    for some in chunks(asked.partitions, TURN):
+    for some in chunks(asked.partitions, ITEMS_AT_ONCE):
         answer.partitions += [
             OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=next(codes)) for one in some
         ]
-        if len(some) == TURN:
+        if len(some) == ITEMS_AT_ONCE:
             await asyncio.sleep(0)
     return answer
 
@@ -235,7 +229,7 @@ def _length(answer: OffsetFetchResponseGroup) -> int:
     return sum(len(topic.partitions) for topic in answer.topics)
 
 
-def offset_answer(partition: int, found: Commit | ErrorCode) -> OffsetFetchResponsePartition:
+def offset_answer(partition: int, found: CommittedOffset | ErrorCode) -> OffsetFetchResponsePartition:
     commit, code = (NOTHING, found) if isinstance(found, ErrorCode) else (found, ErrorCode.NONE)
     return OffsetFetchResponsePartition(
         partition_index=partition,

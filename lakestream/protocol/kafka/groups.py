@@ -10,9 +10,7 @@ import asyncio
 from dataclasses import dataclass
 
 from lakestream.errors import LakestreamError, Rejected
-from lakestream.metadata.replica import Replica
 from lakestream.model.groups.group import GroupState
-from lakestream.model.groups.membership import coordinator
 from lakestream.model.reasons import Reason
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.connections.large_answers import large_answer
@@ -45,14 +43,13 @@ from lakestream.protocol.kafka.messages.membership import (
     SyncGroupResponse,
 )
 from lakestream.protocol.kafka.refusals import refusal
-from lakestream.stream.groups.coordinator import GroupCoordinator
-from lakestream.stream.groups.offsets import GroupOffsets
 from lakestream.stream.groups.waiting_members import JoinRequest, MemberIdRequired, SyncRequest
 from lakestream.stream.long_work import chunks
+from lakestream.stream.streams import FrontDoor
 
 GROUP, TRANSACTION = 0, 1
 GROUPS_AT_ONCE = 200
-"""Groups that are described or deleted before others have their turn."""
+"""Groups that are described or deleted before the handler yields to the event loop."""
 CLASSIC = "classic"
 STATES = {
     GroupState.EMPTY: "Empty",
@@ -64,11 +61,11 @@ DEAD = "Dead"
 NO_ERROR = "NONE"
 """The message of a coordinator that was found, up to version 3 of FindCoordinator: Kafka's name of the code."""
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Read, delete, describe, describe configs, alter configs: everybody may do everything with a group."""
+"""Read, delete, describe, describe configs, alter configs: without ACLs every client may do all of them."""
 
 TRY_AGAIN = ErrorCode.COORDINATOR_NOT_AVAILABLE
-"""Every client looks for the coordinator and asks again. Also where nobody can tell whether it happened: who joins,
-syncs, beats or leaves twice does no harm, and this code says nothing about whether it was done (L17)."""
+"""On this code every client looks for the coordinator and asks again. It also answers an unknown outcome: a second
+join, sync, heartbeat or leave does no harm, and the code does not say whether the first one was done (L17)."""
 
 
 def problem_of(error: LakestreamError) -> ErrorCode:
@@ -76,7 +73,7 @@ def problem_of(error: LakestreamError) -> ErrorCode:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCoordinator:
     """Where a coordinator is, or why there is none."""
 
     node_id: int = -1
@@ -89,10 +86,10 @@ class Found:
 class GroupApis:
     """Handlers of the groups' APIs, those of offsets aside."""
 
-    def __init__(self, replica: Replica, coordinator: GroupCoordinator, offsets: GroupOffsets) -> None:
-        self._replica = replica
-        self._coordinator = coordinator
-        self._offsets = offsets
+    def __init__(self, streams: FrontDoor) -> None:
+        self._streams = streams
+        self._groups = streams.groups
+        self._offsets = streams.offsets
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -126,7 +123,7 @@ class GroupApis:
             connected=lambda: not connection.closed,
         )
         try:
-            joined = await self._coordinator.join(wish)
+            joined = await self._groups.join(wish)
         except MemberIdRequired as answer:
             code = ErrorCode.MEMBER_ID_REQUIRED
             return JoinGroupResponse(error_code=code, protocol_name=nothing, member_id=answer.member_id)
@@ -160,7 +157,7 @@ class GroupApis:
             assignments=[(one.member_id, bytes(one.assignment)) for one in request.assignments],
         )
         try:
-            synced = await self._coordinator.sync(wish)
+            synced = await self._groups.sync(wish)
         except LakestreamError as error:
             return SyncGroupResponse(error_code=problem_of(error))
         return SyncGroupResponse(
@@ -169,7 +166,7 @@ class GroupApis:
 
     async def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
         try:
-            await self._coordinator.heartbeat(
+            await self._groups.heartbeat(
                 request.group_id, request.generation_id, request.member_id, request.group_instance_id
             )
         except LakestreamError as error:
@@ -182,7 +179,7 @@ class GroupApis:
         if single:
             leavers = [(request.member_id, None)]
         try:
-            results = await self._coordinator.leave(request.group_id, leavers)
+            results = await self._groups.leave(request.group_id, leavers)
         except LakestreamError as error:
             return LeaveGroupResponse(error_code=problem_of(error))
         if single:
@@ -223,19 +220,18 @@ class GroupApis:
             port=one.port,
         )
 
-    def _find(self, key: str, key_type: int) -> Found:
+    def _find(self, key: str, key_type: int) -> FoundCoordinator:
         if key_type == TRANSACTION:
-            # The answer on which producers fail at once and for good, as that to their InitProducerId.
+            # On this code producers fail at once and for good, as on the same answer to InitProducerId.
             text = "transactions are not supported yet"
-            return Found(code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message=text)
+            return FoundCoordinator(code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message=text)
         if key_type != GROUP:
-            return Found(code=ErrorCode.INVALID_REQUEST, message=f"there are no coordinators of type {key_type}")
-        state = self._replica.state
-        owner = coordinator(state, key)
-        if owner is None:
-            return Found(code=TRY_AGAIN, message="no broker is alive")
-        broker = state.members.by_id[owner]
-        return Found(broker.id, broker.host, broker.port)
+            text = f"there are no coordinators of type {key_type}"
+            return FoundCoordinator(code=ErrorCode.INVALID_REQUEST, message=text)
+        broker = self._streams.coordinator(key)
+        if broker is None:
+            return FoundCoordinator(code=TRY_AGAIN, message="no broker is alive")
+        return FoundCoordinator(broker.id, broker.host, broker.port)
 
     async def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> object:
         described = []
@@ -310,7 +306,7 @@ class GroupApis:
         return await large_answer(context, response, len(response.groups))
 
     async def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> object:
-        """Groups go together, so that many of them share an append."""
+        """Groups are deleted together, so that many of them share an append."""
         results = [DeletableGroupResult(group_id=name) for name in dict.fromkeys(request.groups_names)]
         for some in chunks(results, GROUPS_AT_ONCE):
             await asyncio.gather(*map(self._delete, some))

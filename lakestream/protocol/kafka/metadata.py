@@ -1,4 +1,4 @@
-"""What a client asks first: ApiVersions (versions 0 to 4), Metadata (0 to 13), DescribeCluster (0 to 2).
+"""The first requests of every client: ApiVersions (versions 0 to 4), Metadata (0 to 13), DescribeCluster (0 to 2).
 
 Departures from Kafka: every broker can be asked for everything, so the leader of a partition only spreads the load, and
 the controller is the live broker with the lowest id. The replication factor is shown as it was asked for: where fewer
@@ -18,7 +18,7 @@ from lakestream.model.members import Member
 from lakestream.model.placement import rankings
 from lakestream.model.topics import Topic, name_problem
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.creation import TopicMaker
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.metadata import (
@@ -52,7 +52,7 @@ BROKERS, CONTROLLERS = 1, 2
 SHOWN_REPLICAS_MAX: Final = 1_000_000
 """Of one topic: more would make an answer of many megabytes from a request of a few bytes."""
 CACHE_LIMIT: Final = 20_000
-TOPICS_A_TURN: Final = 500
+TOPICS_AT_ONCE: Final = 500
 CACHED_REPLICATION_MAX: Final = 16
 TRY_AGAIN: Final = ErrorCode.LEADER_NOT_AVAILABLE
 LASTING: Final = (
@@ -70,7 +70,7 @@ def _bits(*operations: int) -> int:
 
 
 # Kafka's numbers: read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe configs 10,
-# alter configs 11, idempotent write 12. Without ACLs everybody may do everything that there is for a resource.
+# alter configs 11, idempotent write 12. Without ACLs every client may do every operation on a resource.
 TOPIC_OPERATIONS: Final = _bits(3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS: Final = _bits(5, 7, 8, 9, 10, 11, 12)
 
@@ -110,7 +110,7 @@ class MetadataApis:
     # -- Metadata ---------------------------------------------------------------------------------------------------
 
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> Any:
-        """Very many partitions are described in turns, so that no other client waits."""
+        """Describe very many partitions in steps, so that no other client waits."""
         asked = request.topics
         if context.version < IDS_SINCE and any(one.topic_id != ZERO_UUID or one.name is None for one in asked or ()):
             return _too_early(request)
@@ -152,7 +152,7 @@ class MetadataApis:
                     name=one.name, topic_id=one.id, partitions=partitions, topic_authorized_operations=operations
                 )
             described.append(one)
-            if number % TOPICS_A_TURN == 0:
+            if number % TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return described
 
@@ -170,7 +170,7 @@ class MetadataApis:
         return await self._maker.make_all(names)
 
     def _once(self, asked: list[MetadataRequestTopic]) -> Iterable[MetadataRequestTopic]:
-        """Each topic is told of once, be it asked for by its name, by its id, or by both."""
+        """Each topic appears once in the answer, whether the request has its name, its id, or both."""
         once: dict[object, MetadataRequestTopic] = {}
         for one in asked:
             topic = self._find(one)
@@ -210,7 +210,7 @@ class MetadataApis:
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message=f"there is no endpoint type {request.endpoint_type}",
             )
-        # Who asks who is there wants to know it as of now; if that cannot be known, as of the last moment that was.
+        # The answer shows the newest state; while the command log cannot be read, the last state that was folded.
         await stale(self._replica)
         state = self._replica.state
         known = sorted(state.members.by_id.values(), key=lambda member: member.id)
@@ -253,9 +253,9 @@ class PartitionCache:
         known = self._known.get(topic.id)
         if known is None or len(known) != len(topic.streams):
             known = []
-            for span in chunks(range(len(topic.streams)), TURN):
+            for span in chunks(range(len(topic.streams)), ITEMS_AT_ONCE):
                 known += shown_partitions(topic, brokers, range(span[0], span[-1] + 1))
-                if len(span) == TURN:
+                if len(span) == ITEMS_AT_ONCE:
                     await asyncio.sleep(0)
             if topic.replication <= CACHED_REPLICATION_MAX and brokers == self._brokers:
                 self._known[topic.id] = known

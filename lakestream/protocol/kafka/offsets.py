@@ -8,12 +8,11 @@ import asyncio
 from collections import Counter
 from typing import NamedTuple
 
-from lakestream.errors import LakestreamError, Rejected, Retry
-from lakestream.metadata.replica import Replica
+from lakestream.errors import LakestreamError
 from lakestream.model.batches.header import LEADER_EPOCH
 from lakestream.model.streams import Stream
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.fetch import (
     ListOffsetsPartition,
@@ -29,19 +28,17 @@ from lakestream.protocol.kafka.messages.fetch import (
 )
 from lakestream.protocol.kafka.refusals import Refusal, refusal, stale
 from lakestream.stream.long_work import chunks
-from lakestream.stream.reader import Found, Reader
+from lakestream.stream.streams import FrontDoor
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 SINCE_VERSION = {
     LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11,
 }  # fmt: skip
 TRY_AGAIN = ErrorCode.LEADER_NOT_AVAILABLE
-LOOKUPS = 3
-"""How often a time is looked up while retention moves the log start under the reader's feet."""
 
 
 class Place(NamedTuple):
-    """What ListOffsets answers: an offset and its record's time, -1 where there is none."""
+    """An answer of ListOffsets: an offset and its record's time, -1 where there is none."""
 
     offset: int = -1
     timestamp: int = -1
@@ -51,16 +48,15 @@ class Place(NamedTuple):
 class OffsetApis:
     """Answers where logs begin and end, and which offset a time has."""
 
-    def __init__(self, replica: Replica, reader: Reader) -> None:
-        self._replica = replica
-        self._reader = reader
+    def __init__(self, streams: FrontDoor) -> None:
+        self._streams = streams
 
     def handlers(self) -> dict[int, Handler]:
         return {2: self.list_offsets, 23: self.offset_for_leader_epoch}
 
     async def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> object:
         """Ends and noes are current: one look at the log's end serves the whole request (L6)."""
-        failed = await stale(self._replica, TRY_AGAIN)
+        failed = await stale(self._streams, TRY_AGAIN)
         asked = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         times = Counter((name, partition.partition_index) for name, partition in asked)
 
@@ -75,7 +71,7 @@ class OffsetApis:
             )
 
         answers: list[ListOffsetsPartitionResponse] = []
-        for some in chunks(asked, TURN):
+        for some in chunks(asked, ITEMS_AT_ONCE):
             answers += await asyncio.gather(*(answer(*one) for one in some))
         topics: dict[str, dict[int, ListOffsetsPartitionResponse]] = {topic.name: {} for topic in request.topics}
         for (name, _), one in zip(asked, answers, strict=True):
@@ -106,25 +102,16 @@ class OffsetApis:
         if when in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return Place()
         try:
-            found = await self._find(stream, when)
+            latest = when == MAX_TIMESTAMP
+            found = await (self._streams.find_latest(stream) if latest else self._streams.find_time(stream, when))
         except LakestreamError as error:
             return refusal(error, TRY_AGAIN)
         return Place() if found is None else Place(found.offset, found.timestamp, LEADER_EPOCH)
 
-    async def _find(self, stream: Stream, when: int) -> Found | None:
-        for _ in range(LOOKUPS):
-            try:
-                if when == MAX_TIMESTAMP:
-                    return await self._reader.find_max_timestamp(stream)
-                return await self._reader.find_timestamp(stream, when)
-            except Rejected:
-                continue
-        raise Retry(f"{stream!r}: its log start moves faster than it can be read")
-
     async def offset_for_leader_epoch(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
-        failed = await stale(self._replica, TRY_AGAIN)
+        failed = await stale(self._streams, TRY_AGAIN)
         return OffsetForLeaderEpochResponse(
             topics=[
                 OffsetForLeaderTopicResult(
@@ -149,12 +136,11 @@ class OffsetApis:
 
     def _stream(self, name: str, partition: int, known_epoch: int) -> Stream | ErrorCode:
         """The stream of a partition, if there is one and the client's idea of its leader epoch can be right."""
-        state = self._replica.state
-        topic = state.topics.by_name.get(name)
-        if topic is None or not 0 <= partition < len(topic.streams):
+        stream = self._streams.stream(name, partition)
+        if stream is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if known_epoch > LEADER_EPOCH:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if known_epoch < -1:
             return ErrorCode.FENCED_LEADER_EPOCH
-        return state.streams.by_id[topic.streams[partition]]
+        return stream

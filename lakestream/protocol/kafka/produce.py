@@ -1,4 +1,4 @@
-"""Produce (0-13; 0-2 are advertised, as Kafka does for old clients, and refused): the way in.
+"""Produce (0-13; 0-2 are advertised, as Kafka does for old clients, and refused): appends records.
 
 Departures from Kafka: any broker takes any partition; records of message formats 0 and 1 are refused; acks=1 and
 acks=all are the same, since nothing is acknowledged before it is durable.
@@ -6,13 +6,12 @@ acks=all are the same, since nothing is acknowledged before it is durable.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lakestream.errors import LakestreamError, Rejected, Retry
 from lakestream.interfaces import Clock
-from lakestream.metadata.replica import Replica
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.batches.check import check_batch
 from lakestream.model.batches.compression import MAX_DECOMPRESSED_BYTES
 from lakestream.model.batches.header import NO_TIMESTAMP, BatchInfo, Codec, Fault
@@ -21,35 +20,30 @@ from lakestream.model.kernels.record_loops import KEY_SIZE
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
 from lakestream.protocol.kafka.connections.calls import ProduceCall
-from lakestream.protocol.kafka.connections.produce_runs import ProduceRun, RunFinder, told
+from lakestream.protocol.kafka.connections.produce_runs import ProduceRuns, partition_answer
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.wire.fast_answers import Produced, encode_one_produced, encode_produce_response
 from lakestream.protocol.kafka.wire.fast_requests import ParsedProduce
-from lakestream.protocol.serving.slabs import Slab
-from lakestream.stream.appender import Answer, Appender, BatchRow
-from lakestream.stream.batch_tables import ManyBatches
-from lakestream.stream.rules import Rules, TopicRules
+from lakestream.stream.rules import TopicRules
+from lakestream.stream.streams import FrontDoor, TopicKey
+from lakestream.stream.submissions import AppendAnswer
 
 if TYPE_CHECKING:
     from lakestream.protocol.kafka.connections.connection import Connection
 
 INLINE_DECOMPRESSED_BYTES = 4 * 1024 * 1024
-"""What is decompressed at once; the few that become larger go to a thread, since all others would wait for them."""
+"""Bodies up to this size are decompressed on the event loop; larger ones in a thread, so that no other client waits."""
 CHECK_THREADS = 2
-THROTTLE_MS = 1000
 ZSTD_SINCE = 7
 """The first version whose clients know zstd."""
 NAMED_RECORDS_MAX = 1000
 """Of a batch that is refused for some of its records: so many are looked at, to name those."""
 IN_THE_LOG = (Fault.INVALID_RECORD, Fault.INVALID_TIMESTAMP, Fault.INVALID_EPOCH, Fault.NO_KEY)
-"""What Kafka finds out only when it appends: then it tells where the log starts."""
-
-Name = str | bytes
-"""A topic's name, or its id."""
+"""Faults that Kafka finds only when it appends: its answer then has the log start."""
 
 
 class Producing:
-    """One Produce request until its answer: its batches for the appender, and what each partition is told."""
+    """One Produce request until its answer: its batches for the appender, and the answer of each partition."""
 
     __slots__ = ("acks", "api", "call", "refused", "results", "rows", "size", "stamped", "views", "waiting")
 
@@ -62,20 +56,20 @@ class Producing:
         self.views: list[memoryview] = []
         self.results: list[int] = []
         self.stamped: list[int] = []
-        self.waiting: list[tuple[Name, int, Stream]] = []
+        self.waiting: list[tuple[TopicKey, int, Stream]] = []
         """Of each row: the topic as it was named, the partition, its stream."""
-        self.refused: list[tuple[Name, Produced]] = []
+        self.refused: list[tuple[TopicKey, Produced]] = []
 
     def release(self) -> None:
         self.call.release()
 
-    def done(self, answer: Answer) -> None:
+    def done(self, answer: AppendAnswer) -> None:
         if not self.acks:
             self._unanswered(answer)
         elif type(answer) is list and len(answer) == 1 and answer[0] >= 0 and not self.refused:
             name, partition, stream = self.waiting[0]
-            time_ms = self.api.append_time(stream, self.rows[0]) if self.stamped else -1
-            call, throttle_ms = self.call, self.api.throttle_ms((stream,))
+            time_ms = self.api.streams.append_time(stream, self.rows[0]) if self.stamped else -1
+            call, throttle_ms = self.call, self.api.streams.throttle_ms((stream,))
             frame = encode_one_produced(
                 call.version, call.correlation_id, name, partition, 0, answer[0], time_ms, stream.start, throttle_ms
             )
@@ -83,22 +77,22 @@ class Producing:
         else:
             self._answer_all(answer)
 
-    def _unanswered(self, answer: Answer) -> None:
+    def _unanswered(self, answer: AppendAnswer) -> None:
         """acks=0: there is no answer; that something went wrong shows as a closed connection, as in Kafka."""
         if self.refused or isinstance(answer, LakestreamError) or any(result < 0 for result in answer):
             self.call.connection.abort()
         self.call.answer(None)
 
-    def _answer_all(self, answer: Answer) -> None:
-        topics: dict[Name, list[Produced]] = {}
+    def _answer_all(self, answer: AppendAnswer) -> None:
+        topics: dict[TopicKey, list[Produced]] = {}
         for name, refused in self.refused:
             topics.setdefault(name, []).append(refused)
         stamped = set(self.stamped)
         for index, (name, partition, stream) in enumerate(self.waiting):
-            time_ms = self.api.append_time(stream, self.rows[index]) if index in stamped else -1
+            time_ms = self.api.streams.append_time(stream, self.rows[index]) if index in stamped else -1
             result = answer if isinstance(answer, LakestreamError) else answer[index]
-            topics.setdefault(name, []).append(told(partition, stream, time_ms, result))
-        call, throttle_ms = self.call, self.api.throttle_ms([stream for _, _, stream in self.waiting])
+            topics.setdefault(name, []).append(partition_answer(partition, stream, time_ms, result))
+        call, throttle_ms = self.call, self.api.streams.throttle_ms([stream for _, _, stream in self.waiting])
         self._answer(
             encode_produce_response(call.version, call.correlation_id, list(topics.items()), throttle_ms), throttle_ms
         )
@@ -112,18 +106,18 @@ class Producing:
 
 
 class ProduceApi:
-    """Checks batches, hands them to the appender, and answers when they are durable."""
+    """Checks batches, submits them, and answers when they are durable."""
 
-    def __init__(self, replica: Replica, appender: Appender, rules: Rules, clock: Clock) -> None:
-        self._replica = replica
-        self._appender = appender
-        self._rules = rules
+    def __init__(self, streams: FrontDoor, clock: Clock) -> None:
+        self.streams = streams
+        self._submit = streams.submit
+        self._rules = streams.rules
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._late: dict[Connection, deque[tuple[ProduceCall, ParsedProduce, bool]]] = {}
         """Requests that wait, until we are current or their bodies are checked, and all that came behind them."""
         self._checks = ThreadPoolExecutor(CHECK_THREADS, "produce-check")
-        self._runs = RunFinder()
+        self.take_run = ProduceRuns(streams, clock, self._late).take
         self.refused = 0
 
     def __call__(self, call: ProduceCall) -> None:
@@ -141,7 +135,7 @@ class ProduceApi:
     def _knows(self, request: ParsedProduce) -> bool:
         """Whether all topics and partitions are in the state at hand."""
         for name, partitions in request.topics:
-            topic = self._topic(name)
+            topic = self.streams.topic(name)
             if topic is None:
                 return False
             known = len(topic.streams)
@@ -149,43 +143,6 @@ class ProduceApi:
                 if partition >= known:
                     return False
         return True
-
-    def _topic(self, name: Name) -> Topic | None:
-        topics = self._replica.state.topics
-        return topics.by_name.get(name) if isinstance(name, str) else topics.by_id.get(name)
-
-    def take_run(self, connection: "Connection", slab: Slab, start: int, end: int, limit: int) -> int:
-        """Take up a run of simple requests (produce_runs.py) that begins at `start`; where it ends: there if none is.
-
-        Its slot is in the connection's order before it is submitted, since it may be answered at once.
-        """
-        prefix = connection.parser.run_prefix()
-        if prefix is None or connection in self._late:
-            return start
-        topic = self._topic(prefix.topic)
-        if topic is None:
-            return start
-        rules = self._rules.of(topic)
-        if rules.log_append_time or rules.compacted:
-            return start
-        now_ms = 0 if rules.any_time else self._clock.wall_ms()
-        frame_bytes_max = connection.board.limits.max_frame_bytes
-        found = self._runs.find(slab, start, end, limit, frame_bytes_max, prefix, topic, rules, now_ms)
-        if found is None:
-            return start
-        table, stop, size = found
-        run = ProduceRun(self, connection, slab, prefix, topic, table)
-        slab.pins += 1
-        connection.answers.append(run)
-        connection.in_runs += run.count - 1
-        connection.board.stats.requests[0] += run.count
-        try:
-            self._appender.submit(ManyBatches(table, size, run.release, run.done))
-        except Exception:
-            if run.slab is not None:
-                run.release()
-            raise
-        return stop
 
     def _later(self, call: ProduceCall, request: ParsedProduce, large: bool = False) -> None:
         """A request that cannot be taken up at once; those of its connection that come behind it wait too (L16).
@@ -206,7 +163,7 @@ class ProduceApi:
         """Take up what waits, in its order.
 
         For a topic that we do not know we look at the end of the command log before saying no (L6). A large body is
-        decompressed and checked in a thread, so that nobody else waits for it.
+        decompressed and checked in a thread, so that no other client waits.
         """
         waiting = self._late[connection]
         try:
@@ -214,7 +171,7 @@ class ProduceApi:
                 call, request, large = waiting[0]
                 try:
                     if not self._knows(request):
-                        await self._replica.catch_up()
+                        await self.streams.catch_up()
                     self._take(call, request, await self._checked_late(call, request, large))
                 except Retry:
                     connection.abort()
@@ -239,22 +196,22 @@ class ProduceApi:
         bodies = await asyncio.get_running_loop().run_in_executor(self._checks, _check_bodies, call, request, keyed)
         return self._checked(call, request, bodies)
 
-    def _keyed(self, request: ParsedProduce) -> set[Name]:
+    def _keyed(self, request: ParsedProduce) -> set[TopicKey]:
         """The topics of a request that take no records without a key."""
-        topics = ((name, self._topic(name)) for name, _ in request.topics)
+        topics = ((name, self.streams.topic(name)) for name, _ in request.topics)
         return {name for name, topic in topics if topic is not None and self._rules.of(topic).compacted}
 
     def _checked(
         self, call: ProduceCall, request: ParsedProduce, large: dict[int, BatchInfo | Rejected] | None
     ) -> list[BatchInfo | Produced]:
-        """What each batch of the request is, or what its partition is told of its refusal.
+        """For each batch of the request its header, or the refusal that its partition gets.
 
-        Without `large`, which has what is known of all bodies by where they start, raises _LargeBody if one has to be
-        decompressed elsewhere.
+        `large` has the results of a thread, by where each body starts. Without it, raises _LargeBody if a body needs
+        a thread.
         """
         found: list[BatchInfo | Produced] = []
         for name, partitions in request.topics:
-            topic = self._topic(name)
+            topic = self.streams.topic(name)
             for partition, start, length in partitions:
                 log_start = -1
                 try:
@@ -270,7 +227,7 @@ class ProduceApi:
         large: dict[int, BatchInfo | Rejected] | None,
     ) -> BatchInfo:  # fmt: skip
         if request.acks not in (-1, 1, 0):
-            raise Rejected(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}: it has to be 0, 1 or -1")
+            raise Rejected(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; allowed are 0, 1 and -1")
         if length <= 0:
             raise Rejected(ErrorCode.INVALID_RECORD, "no records")
         if length > rules.max_message_bytes:
@@ -311,7 +268,7 @@ class ProduceApi:
         producing = Producing(self, call, request.acks)
         at = 0
         for name, partitions in request.topics:
-            topic = self._topic(name)
+            topic = self.streams.topic(name)
             for partition, start, length in partitions:
                 info = checked[at]
                 at += 1
@@ -323,7 +280,7 @@ class ProduceApi:
                     self._add(producing, stream, info, start, length)
                     producing.waiting.append((name, partition, stream))
         if producing.rows:
-            self._appender.submit(producing)
+            self._submit(producing)
         else:
             call.release()
             producing.done([])
@@ -343,29 +300,14 @@ class ProduceApi:
         producing.results.append(0)
         producing.size += length
 
-    def append_time(self, stream: Stream, row: BatchRow) -> int:
-        """Of a batch that was just appended, and stamped: as the fold decided, or as its tick did (L19)."""
-        return self._replica.state.streams.append_times.by_stream.get(stream.id, row[3])
-
-    def stream(self, topic: Topic | None, partition: int, name: Name) -> Stream:
+    def stream(self, topic: Topic | None, partition: int, name: TopicKey) -> Stream:
         if topic is None:
             by_id = isinstance(name, bytes)
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise Rejected(code, "there is no such topic")
         if not 0 <= partition < len(topic.streams):
             raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic has {len(topic.streams)} partitions")
-        return self._replica.state.streams.by_id[topic.streams[partition]]
-
-    def throttle_ms(self, appended: Iterable[Stream]) -> int:
-        """How long to wait with the answer: more the fuller a topic's share of entries is, from half of it on (L20)."""
-        streams = self._replica.state.streams
-        if streams.entries * 2 < streams.limit:
-            return 0
-        fullest = max((stream.topic for stream in appended), key=lambda topic: topic.entries, default=None)
-        if fullest is None:
-            return 0
-        share = streams.share(fullest, len(self._replica.state.topics.by_id))
-        return max(0, (2 * fullest.entries - share) * THROTTLE_MS // share)
+        return self.streams.state.streams.by_id[topic.streams[partition]]
 
 
 class _BadRecords(Rejected):
@@ -391,18 +333,18 @@ def _keyless(batch: memoryview) -> tuple[int, ...]:
 
 
 def _refusal(partition: int, log_start: int, error: Rejected) -> Produced:
-    """What a partition is told of a batch that is not taken. Its reason is a Fault, or Kafka's code already."""
+    """The answer for a refused batch. The reason is a Fault, or already one of Kafka's codes."""
     code = code_of(error.reason) if isinstance(error.reason, Fault) else error.reason
     records = error.records if isinstance(error, _BadRecords) else ()
     return Produced(partition, code, -1, -1, log_start if error.reason in IN_THE_LOG else -1, str(error), records)
 
 
 class _LargeBody(Exception):
-    """A batch decompresses to more than what others may be kept waiting for."""
+    """A batch decompresses to more than INLINE_DECOMPRESSED_BYTES."""
 
 
 def _check_bodies(
-    call: ProduceCall, request: ParsedProduce, keyed: set[Name]
+    call: ProduceCall, request: ParsedProduce, keyed: set[TopicKey]
 ) -> dict[int, BatchInfo | Rejected]:
     """For a thread: what the batches of a request are, by where they start, or what is wrong with them."""
     assert call.slab is not None, "the bytes are ours until they are released"

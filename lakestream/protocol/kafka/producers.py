@@ -13,7 +13,7 @@ from lakestream.model.commands import AllocateProducerId
 from lakestream.model.producers import SEQUENCES
 from lakestream.model.topics import name_problem
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from lakestream.protocol.kafka.messages.producers import (
@@ -28,11 +28,11 @@ from lakestream.protocol.kafka.refusals import Refusal, propose, stale
 NO_PRODUCER = (-1, -1)
 
 TRY_AGAIN = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""On this one every client asks the same broker again; the other retriable codes make some look for a coordinator."""
+"""On this code every client asks the same broker again; on other retriable codes some look for a coordinator."""
 
 REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-"""The answer to a transactional id. Java's and librdkafka's producers fail at once and for good on this code; most
-others they take for a passing trouble, and ask for ever."""
+"""The answer to a transactional id. Java's and librdkafka's producers fail at once and for good on this code; they
+take most other codes for a temporary error and retry for ever."""
 
 
 NO_COORDINATOR = -1
@@ -62,7 +62,7 @@ class ProducerApis:
         results: dict[tuple[str, int], DescribeProducersPartitionResult] = {}
         streams: dict[int, DescribeProducersPartitionResult] = {}
         asked = ((topic.name, partition) for topic in request.topics for partition in topic.partition_indexes)
-        while some := list(islice(asked, TURN)):
+        while some := list(islice(asked, ITEMS_AT_ONCE)):
             for name, partition in some:
                 found = failed or self._stream(name, partition)
                 result = DescribeProducersPartitionResult(partition_index=partition)
@@ -90,8 +90,8 @@ class ProducerApis:
         """Add to each stream's result who wrote to the stream; returns how many producers are shown."""
         shown = 0
         producers = list(self._replica.state.producers.by_id.items()) if streams else []
-        for start in range(0, len(producers), TURN):
-            for id_, producer in producers[start : start + TURN]:
+        for start in range(0, len(producers), ITEMS_AT_ONCE):
+            for id_, producer in producers[start : start + ITEMS_AT_ONCE]:
                 for stream in streams.keys() & producer.streams.keys():
                     last = producer.streams[stream]
                     shown += 1
@@ -113,7 +113,7 @@ async def _by_topic(
 ) -> list[DescribeProducersTopicResult]:
     topics = {name: DescribeProducersTopicResult(name=name) for name in names}
     rest = iter(results.items())
-    while some := list(islice(rest, TURN)):
+    while some := list(islice(rest, ITEMS_AT_ONCE)):
         for (name, _), result in some:
             topics[name].partitions.append(result)
         await asyncio.sleep(0)

@@ -1,9 +1,9 @@
-"""What did not happen, as a value: Kafka's code and a message. Proposals of the cold APIs go out through here.
+"""Refusals as values: Kafka's code and a message. Handlers other than Produce and Fetch propose through this module.
 
-Nobody knows whether it happened -> REQUEST_TIMED_OUT, whatever the API (L17).
-It did not, a disk is full       -> KAFKA_STORAGE_ERROR, which clients try again.
-It certainly did not, try again  -> what the API at hand calls that; NOT_CONTROLLER for the care of topics.
-The state machine said no        -> the code of its reason, with its words.
+The outcome is unknown          -> REQUEST_TIMED_OUT, whatever the API (L17).
+Not done: a disk is full        -> KAFKA_STORAGE_ERROR, which clients try again.
+Not done: the client may retry  -> the API's own code for that; NOT_CONTROLLER for the care of topics.
+The state machine refused       -> the code of its reason, with its words.
 """
 
 from collections.abc import Awaitable
@@ -15,25 +15,26 @@ from lakestream.model.commands import Body
 from lakestream.model.reasons import No
 from lakestream.model.state import Outcome
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
+from lakestream.stream.streams import FrontDoor
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One thing that was asked for and not done."""
+    """One operation that was requested and not done."""
 
     code: ErrorCode
     message: str
 
 
 async def propose(replica: Replica, body: Body, not_done: ErrorCode = ErrorCode.NOT_CONTROLLER) -> Outcome | Refusal:
-    """What `apply` said, or why there is no such answer."""
+    """The outcome of the command, or the refusal."""
     return await settled(replica.propose(body), not_done)
 
 
 async def settled(
     proposing: Awaitable[Outcome], not_done: ErrorCode = ErrorCode.NOT_CONTROLLER
 ) -> Outcome | Refusal:
-    """The same for something that may take several commands."""
+    """As `propose`, for an operation that may take several commands."""
     try:
         outcome = await proposing
     except LakestreamError as error:
@@ -41,10 +42,10 @@ async def settled(
     return Refusal(code_of(outcome.reason), outcome.message) if isinstance(outcome, No) else outcome
 
 
-async def stale(replica: Replica, not_done: ErrorCode = ErrorCode.NOT_CONTROLLER) -> Refusal | None:
-    """Be current, so that a no is no old news (L6); a refusal of everything if that cannot be."""
+async def stale(state: Replica | FrontDoor, not_done: ErrorCode = ErrorCode.NOT_CONTROLLER) -> Refusal | None:
+    """Fold to the end of the log, so that a no is current (L6); a refusal if the log cannot be read."""
     try:
-        await replica.catch_up()
+        await state.catch_up()
     except LakestreamError as error:
         return Refusal(not_done, str(error))
     return None
@@ -52,7 +53,7 @@ async def stale(replica: Replica, not_done: ErrorCode = ErrorCode.NOT_CONTROLLER
 
 def refusal(error: LakestreamError, not_done: ErrorCode) -> Refusal:
     if isinstance(error, Unknown):
-        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"nobody can tell whether it happened: {error}")
+        return Refusal(ErrorCode.REQUEST_TIMED_OUT, f"the outcome is unknown: {error}")
     if isinstance(error, Rejected):
         return Refusal(code_of(error.reason), str(error))
     if isinstance(error, (Corrupt, NoRoom)):

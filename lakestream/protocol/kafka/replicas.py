@@ -15,7 +15,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.placement import rankings
 from lakestream.model.topics import Topic
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.replicas import (
     DescribeLogDirsPartition,
@@ -28,7 +28,7 @@ from lakestream.protocol.kafka.messages.replicas import (
 )
 from lakestream.protocol.kafka.refusals import stale
 
-TOPICS_A_TURN = 100
+TOPICS_AT_ONCE = 100
 UNKNOWN_SPACE = (-1, -1)
 
 
@@ -52,7 +52,7 @@ class ReplicaApis:
         result.total_bytes, result.usable_bytes = await self._space()
         shown = 0
         for number, (topic, wanted) in enumerate(self._asked(request)):
-            if number % TOPICS_A_TURN == TOPICS_A_TURN - 1:
+            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
                 await asyncio.sleep(0)
             partitions = await self._led(topic, wanted)
             shown += len(partitions)
@@ -75,10 +75,10 @@ class ReplicaApis:
         state, own = self._replica.state, self._replica.member_id
         brokers = tuple(broker.id for broker in state.members.brokers())
         found = []
-        for start in range(0, len(topic.streams), TURN):
+        for start in range(0, len(topic.streams), ITEMS_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
-            span = range(start, min(start + TURN, len(topic.streams)))
+            span = range(start, min(start + ITEMS_AT_ONCE, len(topic.streams)))
             for partition, order in zip(span, rankings(brokers, topic.id, span), strict=True):
                 stream = state.streams.by_id.get(topic.streams[partition])
                 if order[:1] == [own] and stream is not None and (wanted is None or partition in wanted):
@@ -86,7 +86,7 @@ class ReplicaApis:
         return found
 
     async def _space(self) -> tuple[int, int]:
-        """Total and free bytes of the disk below the folder; -1 where nobody can tell."""
+        """Total and free bytes of the disk below the folder; -1 if unknown."""
         if self._folder is None:
             return UNKNOWN_SPACE
         try:

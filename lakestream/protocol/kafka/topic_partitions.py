@@ -23,7 +23,7 @@ from lakestream.protocol.kafka.refusals import stale
 
 PAGE_PARTITIONS_MAX: Final = 2000
 """Kafka's `max.request.partition.size.limit`."""
-NAMES_A_TURN: Final = 5000
+NAMES_AT_ONCE: Final = 5000
 
 
 class TopicPartitionApis:
@@ -50,7 +50,9 @@ class TopicPartitionApis:
             return _all_refused(asked, TRY_AGAIN)
         by_name = self._replica.state.topics.by_name
         limit = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
-        names = await first_names(list(asked or by_name), cursor.topic_name, limit + 1)
+        # Topics that are not there take no room on the page: the next one that is there is behind all of them.
+        unknown = sum(name not in by_name for name in asked)
+        names = await first_names(list(asked or by_name), cursor.topic_name, limit + 1 + unknown)
         answer = DescribeTopicPartitionsResponse()
         for name in names:
             if limit == 0:
@@ -97,10 +99,10 @@ class TopicPartitionApis:
 async def first_names(names: Sequence[str], start: str, limit: int) -> list[str]:
     """The first names from `start` on, in their order, without sorting all of very many in one go."""
     first: list[str] = []
-    for at in range(0, len(names), NAMES_A_TURN):
+    for at in range(0, len(names), NAMES_AT_ONCE):
         if at:
             await asyncio.sleep(0)
-        first = sorted([*first, *(name for name in names[at : at + NAMES_A_TURN] if name >= start)])[:limit]
+        first = sorted([*first, *(name for name in names[at : at + NAMES_AT_ONCE] if name >= start)])[:limit]
     return first
 
 

@@ -16,7 +16,7 @@ from lakestream.model.configs import TOPIC_CONFIGS, topic_layers
 from lakestream.model.streams import Stream
 from lakestream.model.topics import MAX_PARTITIONS, Topic
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
-from lakestream.protocol.kafka.connections.large_answers import TURN, large_answer
+from lakestream.protocol.kafka.connections.large_answers import ITEMS_AT_ONCE, large_answer
 from lakestream.protocol.kafka.creation import DEFAULT, NewTopic, TopicMaker
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.messages.topics import (
@@ -101,7 +101,7 @@ class TopicApis:
         left = MAX_PARTITIONS
         judged: list[CreateTopic | Refusal] = []
         for topic in asked:
-            command = _understood(topic)
+            command = _new_topic(topic)
             if times[topic.name] > 1:
                 command = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             made = command if isinstance(command, Refusal) else self._maker.judge(command, taken)
@@ -134,7 +134,7 @@ class TopicApis:
 
         async def delete(same: list[DeleteTopicState]) -> DeletableTopicResult:
             one = _merged(same)
-            found = failed or self._doomed(one, len(same))
+            found = failed or self._topic_to_delete(one, len(same))
             going = found if isinstance(found, Refusal) else DeleteTopic(found.id, again=True)
             outcome = going if isinstance(going, Refusal) else await propose(self._replica, going)
             if not isinstance(found, Refusal):
@@ -147,13 +147,13 @@ class TopicApis:
         return DeleteTopicsResponse(responses=await asyncio.gather(*map(delete, once.values())))
 
     def _named(self, asked: DeleteTopicState) -> object:
-        """What is the same for two that mean one topic, be it by its name or by its id."""
+        """A key that is equal for two entries that mean one topic, by its name or by its id."""
         topics = self._replica.state.topics
         topic = topics.by_id.get(asked.topic_id) if asked.name is None else topics.by_name.get(asked.name)
         both = asked.name is not None and asked.topic_id != ZERO_UUID
         return (asked.name, asked.topic_id) if topic is None or both else topic.id
 
-    def _doomed(self, asked: DeleteTopicState, times: int) -> Topic | Refusal:
+    def _topic_to_delete(self, asked: DeleteTopicState, times: int) -> Topic | Refusal:
         topics = self._replica.state.topics
         by_id = asked.topic_id != ZERO_UUID
         if not by_id and asked.name is None:
@@ -216,12 +216,12 @@ class TopicApis:
         failed = await stale(self._replica, TRY_AGAIN)
         last = {(topic.name, one.partition_index): one for topic in request.topics for one in topic.partitions}
         judged: list[tuple[int, int] | Refusal] = []
-        for some in chunks([(name, one) for (name, _), one in last.items()], TURN):
+        for some in chunks([(name, one) for (name, _), one in last.items()], ITEMS_AT_ONCE):
             judged += [failed or self._start(*asked) for asked in some]
             await asyncio.sleep(0)
         moved = await self._advance([one for one in judged if not isinstance(one, Refusal)])
         topics = {topic.name: DeleteRecordsTopicResult(name=topic.name) for topic in request.topics}
-        for pairs in chunks(list(zip(last, judged, strict=True)), TURN):
+        for pairs in chunks(list(zip(last, judged, strict=True)), ITEMS_AT_ONCE):
             for (name, partition), one in pairs:
                 outcome = one if isinstance(one, Refusal) else moved[one[0]]
                 topics[name].partitions.append(_deleted(partition, outcome))
@@ -254,13 +254,13 @@ class TopicApis:
 
 
 def _merged(same: list[DeleteTopicState]) -> DeleteTopicState:
-    """What several entries that mean one topic say of it together."""
+    """One entry with the name and the id that several entries give for one topic."""
     name = next((one.name for one in same if one.name is not None), None)
     return DeleteTopicState(name=name, topic_id=max(one.topic_id for one in same))
 
 
-def _understood(asked: CreatableTopic) -> NewTopic | Refusal:
-    """What a client wants made; a manual assignment says it by its numbers of partitions and replicas."""
+def _new_topic(asked: CreatableTopic) -> NewTopic | Refusal:
+    """The topic that a client wants; a manual assignment gives the numbers of partitions and replicas."""
     partitions, replication = asked.num_partitions, asked.replication_factor
     if asked.assignments:
         if replication != DEFAULT:

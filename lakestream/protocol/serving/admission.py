@@ -1,8 +1,8 @@
-"""Who may go on reading while memory is short.
+"""Which connections may go on reading while memory is short.
 
 Frames that have not arrived completely may hold half of the memory. Over that, only the connection whose frame misses
-the fewest bytes reads on, the others wait their turn, so that every frame gets through and no announcement of a large
-frame costs anything. Small frames never wait. Frames in flight may hold the other half. Over that, the connections that
+the fewest bytes reads on and the others wait, so that every frame gets through and announcing a large frame costs
+nothing. Small frames never wait. Frames in flight may hold the other half. Over that, the connections that
 produce pause once their current frame is complete, and TCP holds their clients back.
 """
 
@@ -14,18 +14,18 @@ from lakestream.protocol.serving.slabs import SlabPool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one server takes from its clients; above it, it closes or pauses them."""
+    """Limits of one server; clients above them are closed or paused."""
 
     max_frame_bytes: int = 100 << 20
-    max_cold_frame_bytes: int = 16 << 20
-    """Of all requests but Produce: reading one makes objects of several times its size."""
+    max_other_frame_bytes: int = 16 << 20
+    """Of requests that append no records: reading one makes objects of several times its size."""
     memory_bytes: int = 256 << 20
     slab_bytes: int = 4 << 20
     receive_bytes: int = 1 << 20
     small_bytes: int = 16 << 10
     """Rests of this size are copied, and never wait for memory."""
     max_in_flight: int = 4096
-    """Produce requests of one connection that are not answered yet."""
+    """Unanswered appending requests of one connection."""
     max_connections: int = 20_000
     idle_timeout_s: float = 600.0
     stall_timeout_s: float = 30.0
@@ -33,8 +33,8 @@ class Limits:
     """Answers that clients do not take; over it, those that take nothing for the stall timeout are closed."""
 
 
-class Reader(Protocol):
-    """What is known about a connection that holds bytes of a frame."""
+class ReceivingConnection(Protocol):
+    """A connection that may hold bytes of an incomplete frame."""
 
     held: int
     missing: int
@@ -49,7 +49,7 @@ class Reader(Protocol):
 
 
 class Admission:
-    """Counts the held bytes, chooses who reads on, pauses and resumes producers."""
+    """Counts the held bytes, chooses the connection that reads on, pauses and resumes producers."""
 
     __slots__ = ("_chosen", "_full", "_halted", "_held", "_holders", "_limits", "_pool", "_producers", "short")
 
@@ -58,9 +58,9 @@ class Admission:
         self._pool = pool
         self._held = 0
         # Dictionaries, because unlike sets they keep the order in which connections came.
-        self._holders: dict[Reader, None] = {}
-        self._producers: dict[Reader, None] = {}
-        self._chosen: Reader | None = None
+        self._holders: dict[ReceivingConnection, None] = {}
+        self._producers: dict[ReceivingConnection, None] = {}
+        self._chosen: ReceivingConnection | None = None
         self._halted = False
         self._full = False
         self.short = False
@@ -74,12 +74,12 @@ class Admission:
     def producers_paused(self) -> bool:
         return self._halted or self._full
 
-    def holders(self) -> list[Reader]:
+    def holders(self) -> list[ReceivingConnection]:
         return list(self._holders)
 
     # Incomplete frames
 
-    def hold(self, reader: Reader, size: int) -> None:
+    def hold(self, reader: ReceivingConnection, size: int) -> None:
         """From now on the reader holds `size` bytes; 0 for none."""
         self._held += size - reader.held
         reader.held = size
@@ -96,8 +96,8 @@ class Admission:
                 each.update_reading()
             self._choose()
 
-    def choose_again(self, now: float, patience_s: float) -> list[Reader]:
-        """While memory is short: let somebody else read if the chosen one is silent; returns those to be closed."""
+    def choose_again(self, now: float, silent_s: float) -> list[ReceivingConnection]:
+        """While memory is short: choose another reader if the chosen one is silent; returns the stalled connections."""
         if not self.short:
             return []
         stalled = [
@@ -106,11 +106,11 @@ class Admission:
             if reader.missing and now - reader.active_at >= self._limits.stall_timeout_s and not reader.pending_bytes()
         ]
         chosen = self._chosen
-        if chosen is None or (now - chosen.active_at >= patience_s and not chosen.pending_bytes()):
+        if chosen is None or (now - chosen.active_at >= silent_s and not chosen.pending_bytes()):
             self._choose(only_pending=True)
         return stalled
 
-    def _while_short(self, reader: Reader) -> None:
+    def _while_short(self, reader: ReceivingConnection) -> None:
         if self._held <= self._limits.memory_bytes // 8 * 3:
             self.short = False
             self._chosen = None
@@ -149,19 +149,19 @@ class Admission:
 
     # Producers
 
-    def add_producer(self, reader: Reader) -> None:
+    def add_producer(self, reader: ReceivingConnection) -> None:
         self._producers[reader] = None
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: ReceivingConnection) -> None:
         self._producers.pop(reader, None)
         self.hold(reader, 0)
 
     def halt_producers(self, halted: bool) -> None:
-        """Whoever takes the records has no room, or has room again."""
+        """The appender has no room for records, or has room again."""
         self._set(halted, self._full)
 
     def check_memory(self) -> None:
-        """Look whether the memory in use pauses producers, or lets them go on."""
+        """Pause producers if the memory in use is above its limit, or let them go on."""
         used, limit = self._pool.used_bytes, self._limits.memory_bytes // 2
         if self._full:
             self._set(self._halted, used > limit // 4 * 3)

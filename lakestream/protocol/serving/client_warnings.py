@@ -1,4 +1,4 @@
-"""Log lines about clients, at most a few of each kind in a while: a hostile client must not fill the disk with them."""
+"""Log lines about clients, a few of each kind per period: a hostile client must not fill the disk with log lines."""
 
 import logging
 from typing import Final
@@ -9,8 +9,8 @@ PERIOD_S: Final = 10.0
 LINES_A_PERIOD: Final = 5
 
 
-class Complaints:
-    """Counts by kind what is wrong with clients, and logs what is not too much."""
+class ClientWarnings:
+    """Counts closed connections by kind of cause, and logs the first few of each period."""
 
     __slots__ = ("_clock", "_left", "_log", "_silent", "_since", "counts")
 
@@ -22,8 +22,8 @@ class Complaints:
         self._silent: dict[str, int] = {}
         self.counts: dict[str, int] = {}
 
-    def say(self, kind: str, peer: str, reason: str, *, error: BaseException | None = None) -> None:
-        """Log why the connection of `peer` is closed, with a traceback if it is our own fault."""
+    def warn(self, kind: str, peer: str, reason: str, *, error: BaseException | None = None) -> None:
+        """Log why the connection of `peer` is closed, with the traceback of an error of the broker."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         now = self._clock.monotonic()
         if now - self._since.get(kind, -PERIOD_S) >= PERIOD_S:

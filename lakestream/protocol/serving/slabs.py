@@ -1,9 +1,9 @@
 """Memory that requests are received into: large, reused slabs that all connections share.
 
-Page faults, not Python, are what receiving costs, so memory is used again. A transport asks for a buffer, receives once
+The cost of receiving is page faults, not Python, so memory is used again. A transport asks for a buffer, receives once
 into it and reports, without anything in between; so all connections receive into one current slab, one behind the
-other, and an idle connection holds no memory at all. Whoever needs bytes for longer pins their slab. A slab whose pins
-are all gone is used again from its start.
+other, and an idle connection holds no memory at all. A request that needs its bytes for longer pins their slab. A slab
+without pins is used again from its start.
 """
 
 import mmap
@@ -17,21 +17,21 @@ _LAZY: Final = _PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
 
 
 class Slab:
-    """A piece of memory and how many still need it. Made with one pin, that of its maker."""
+    """A piece of memory and the number of its users, the pins. Made with one pin, that of its maker."""
 
     __slots__ = ("address", "pins", "pool", "used_bytes", "view")
 
     def __init__(self, view: memoryview, pool: "SlabPool | None" = None) -> None:
         self.view = view
         self.address = address_of(view)
-        """Of its first byte, for compiled code."""
+        """The address of its first byte, for compiled code."""
         self.pins = 1
         self.pool = pool
         self.used_bytes = -1
-        """Of a slab for one frame: its bytes, once they are all there. Shared slabs have -1."""
+        """The size of a slab for one frame, once the frame is complete. Shared slabs have -1."""
 
     def release(self) -> None:
-        """Take one pin away; nobody may touch the bytes that it protected from now on."""
+        """Take one pin away: its holder must not touch the bytes from now on."""
         pins = self.pins = self.pins - 1
         if not pins and self.pool is not None:
             self.pool.emptied(self)
@@ -53,7 +53,7 @@ class SlabPool:
     def __init__(self, slab_bytes: int, freed: Callable[[], None] | None = None) -> None:
         self.slab_bytes = slab_bytes
         self.used_bytes = 0
-        """Memory whose frames somebody still needs; neither the current slab nor incomplete large frames count."""
+        """Memory of complete frames that are still pinned, without the current slab and incomplete large frames."""
         self.freed = freed
         """Called when `used_bytes` fell."""
         self.position = 0
@@ -92,7 +92,7 @@ class SlabPool:
             self.freed()
 
     def trim(self) -> None:
-        """Give half of the slabs that nobody wanted since the last call back to the machine."""
+        """Give half of the slabs that stayed free since the last call back to the system."""
         surplus = (self._lowest + 1) // 2
         del self._free[:surplus]
         self._lowest = len(self._free)

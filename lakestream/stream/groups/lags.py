@@ -1,7 +1,7 @@
-"""How far consumer groups are behind, as figures: a group's records that are not committed yet, by topic.
+"""The lags of consumer groups: the records that a group has not committed yet, by topic.
 
-Every broker measures the groups that it coordinates, so the figures of all brokers add up. There are at most SERIES_MAX
-of them, the largest, since clients choose how many groups there are; how many are left out is a figure as well.
+Every broker measures the groups that it coordinates, so the figures of all brokers add up. Only the
+SERIES_MAX largest lags are shown, since clients choose the number of groups; another figure counts the rest.
 """
 
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.groups.group import Group
 from lakestream.model.groups.membership import coordinator
 from lakestream.model.state import State
-from lakestream.stream.long_work import Steps, in_turns
+from lakestream.stream.long_work import Steps, run_in_steps
 
 SERIES_MAX = 1000
 NAME_MAX = 255
-"""Characters of a group's name: longer ones have no figures, or a thousand of them would make a scrape of 32 MB."""
+"""Characters of a group's name. Groups with longer names have no figures: a thousand would make a scrape of 32 MB."""
 OFFSETS_AT_ONCE = 2000
-"""Committed offsets that are looked at in one turn."""
+"""Committed offsets that are read before the loop serves other tasks."""
 GROUP_WORK = 10
-"""A group takes about as long as so many offsets."""
+"""A group counts as this many offsets, which take about as long."""
 
 
 class GroupLags:
@@ -31,8 +31,8 @@ class GroupLags:
         self.left_out = 0
 
     async def measure(self) -> int:
-        """One round; how many figures there are."""
-        self.records, self.left_out = await in_turns(_Round(self._replica).measure())
+        """Measure once; returns the number of figures."""
+        self.records, self.left_out = await run_in_steps(_Round(self._replica).measure())
         return len(self.records)
 
 

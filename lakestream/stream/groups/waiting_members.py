@@ -1,6 +1,6 @@
-"""What a coordinator remembers of one group and nobody else has to know: who waits for it, and whose time runs.
+"""The members that wait for one group, and the timers of its members: kept only in the coordinator's memory.
 
-All of it can be lost: the next coordinator starts from the state and gives everybody a full session.
+All of this may be lost: the next coordinator starts from the state and gives every member a full session.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from lakestream.model.groups.group import (
 )
 from lakestream.model.reasons import Reason
 
-LEAST_PATIENCE_S = 0.1
-"""Whatever members ask for: a rebalance that nobody comes to is not tried again and again without a pause."""
+LEAST_REBALANCE_S = 0.1
+"""The shortest rebalance time-out, whatever members ask for: an empty rebalance is not repeated without a pause."""
 
 
 class MemberIdRequired(Rejected):
@@ -33,7 +33,7 @@ class MemberIdRequired(Rejected):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """Somebody wants to be a member. The flags say what the version of its request knows."""
+    """A request to become a member. The flags say what the version of the request supports."""
 
     group: str
     member_id: str
@@ -62,7 +62,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A place in a generation; only the leader is told who else is in it: (id, instance, metadata)."""
+    """A place in a generation. Only the leader gets the members: (id, instance, metadata)."""
 
     member_id: str
     generation: int
@@ -75,7 +75,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A member asks for its assignment; the leader brings those of all. The protocol is checked where it is given."""
+    """A member asks for its assignment; the leader brings all of them. A protocol is checked if there is one."""
 
     group: str
     generation: int
@@ -106,7 +106,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Rebalance:
-    """A join phase. The first one of an empty group waits a while for more members, up to `limit`, not for anybody."""
+    """A join phase. In an empty group it waits a while, up to `limit`, for more members; else for the known ones."""
 
     first: bool
     due: float
@@ -123,8 +123,8 @@ class Waiter:
     answer: asyncio.Future[Synced]
 
 
-class Room:
-    """The waiting room of one group."""
+class CoordinatedGroup:
+    """The members that wait for one group, and the timers of all its members."""
 
     __slots__ = (
         "common", "deadlines", "generation", "join_bytes", "joins", "name", "pending", "proposing", "rebalance",
@@ -146,7 +146,7 @@ class Room:
         self.proposing = False
         self.removing = False
         self.wake_at = 0.0
-        """Before then no timer of this room can be due; 0 if it has to be found out."""
+        """No timer of this group is due earlier; 0 if the time is not computed yet."""
 
     def rebalancing(self, group: Group | None) -> bool:
         return bool(self.joins) or (group is not None and group.state == GroupState.PREPARING)
@@ -155,20 +155,20 @@ class Room:
         return not (self.joins or self.pending or self.syncs or self.proposing) and (group is None or not group.members)
 
     def speaks_like(self, group: Group | None, protocol_type: str) -> bool:
-        """Whether this is the type of protocol of those who are here, if anybody is."""
+        """Whether the protocol type is that of the members and joining members, if there are any."""
         if group is not None and group.members:
             return protocol_type == group.protocol_type
         return protocol_type == next((one.protocol_type for one in self.joins.values()), protocol_type) != ""
 
     def speaks_with_all(self, group: Group | None, protocols: Protocols) -> bool:
-        """Whether one of these protocols is spoken by all who are here or want to be."""
+        """Whether all members and joining members support one of these protocols."""
         if self.common is None:
-            everybody = [one.row.protocols for one in self.joins.values()]
+            all_protocols = [one.row.protocols for one in self.joins.values()]
             if group is not None:
-                everybody += [member.protocols for member in group.members.values()]
-            if not everybody:
+                all_protocols += [member.protocols for member in group.members.values()]
+            if not all_protocols:
                 return bool(protocols)
-            self.common = common_protocols(everybody)
+            self.common = common_protocols(all_protocols)
         return any(name in self.common for name, _ in protocols)
 
     def enrol(self, candidate: Candidate) -> None:
@@ -212,12 +212,12 @@ class Room:
         self.syncs.clear()
 
     def forget_join(self, member_id: str, candidate: Candidate) -> None:
-        """It does not wait any longer, for whatever cause."""
+        """The candidate waits no longer, for whatever cause."""
         if self.joins.get(member_id) is candidate:
             self.take(member_id)
 
     def let_go(self, leavers: list[str]) -> set[str]:
-        """Who leaves does not wait any longer; returns those who did."""
+        """Drop leaving members that wait; returns those that did wait."""
         waited = {one for one in leavers if one in self.pending or one in self.joins}
         for member_id in leavers:
             self.pending.pop(member_id, None)
@@ -225,30 +225,30 @@ class Room:
         return waited
 
     def give_up(self, waiting: list[str], reason: Reason) -> None:
-        """This join phase came to nothing."""
+        """The join phase failed: refuse the members that wait for it."""
         for member_id in waiting:
             self.drop_join(member_id, reason)
         self.rebalance = None
 
     def close(self, reason: Reason) -> None:
-        """Let everybody go who waits here."""
+        """Refuse all waiting members."""
         for member_id in list(self.joins):
             self.drop_join(member_id, reason)
         self.drop_syncs(reason)
 
     def start_rebalance(self, group: Group | None, now: float, delay_s: float) -> Rebalance:
-        """Everybody has as long to join as the most patient one wants."""
-        patience = [one.row.rebalance_ms for one in self.joins.values()]
+        """Every member may join for as long as the largest rebalance time-out among them."""
+        timeouts_ms = [one.row.rebalance_ms for one in self.joins.values()]
         if group is not None:
-            patience += [member.rebalance_ms for member in group.members.values()]
-        limit = now + max(max(patience, default=0) / 1000, LEAST_PATIENCE_S)
+            timeouts_ms += [member.rebalance_ms for member in group.members.values()]
+        limit = now + max(max(timeouts_ms, default=0) / 1000, LEAST_REBALANCE_S)
         first = group is None or not group.members
         self.rebalance = Rebalance(first, min(now + delay_s, limit) if first else limit, limit)
         self.wake_at = 0.0
         return self.rebalance
 
-    def has_everybody(self, group: Group | None, now: float, delay_s: float) -> bool:
-        """Whether the join phase is over."""
+    def join_phase_is_over(self, group: Group | None, now: float, delay_s: float) -> bool:
+        """Whether the join phase is over: all expected members joined, or its time is up."""
         rebalance = self.rebalance
         assert rebalance is not None
         if not rebalance.first:
@@ -260,7 +260,7 @@ class Room:
         return now >= rebalance.due
 
     def silent(self, group: Group, now: float) -> list[tuple[str, int]]:
-        """Who was not heard in time, and since which command (L13); whoever waits for us is not silent."""
+        """Members that were not heard in time, and since which command (L13). A waiting member counts as heard."""
         late = self.unsynced if now >= self.sync_due else set()
         return [
             (one.id, one.heard)
@@ -270,7 +270,7 @@ class Room:
         ]
 
     def shift(self, seconds: float) -> None:
-        """Time in which nobody could be heard does not count (L13)."""
+        """Put all timers off by a time in which no member could be heard (L13)."""
         for times in (self.deadlines, self.pending):
             for member_id in times:
                 times[member_id] += seconds
@@ -281,7 +281,7 @@ class Room:
         self.wake_at = 0.0
 
     def next_due(self) -> float:
-        """When the next of the timers can be due; heartbeats only make it later."""
+        """The earliest time at which a timer may be due; heartbeats only put it off."""
         times = [*self.deadlines.values(), *self.pending.values()]
         if self.rebalance is not None:
             times.append(self.rebalance.due)
@@ -290,9 +290,9 @@ class Room:
         return min(times, default=float("inf"))
 
 
-def answer_syncs(room: Room, group: Group | None) -> None:
-    """Answer the syncs that need not wait any longer, one way or the other."""
-    for member_id, waiters in list(room.syncs.items()):
+def answer_syncs(local: CoordinatedGroup, group: Group | None) -> None:
+    """Answer the syncs that have a result, or whose generation is over."""
+    for member_id, waiters in list(local.syncs.items()):
         for waiter in list(waiters):
             problem = member_problem(group, member_id, waiter.instance)
             if group is None or problem is not None:

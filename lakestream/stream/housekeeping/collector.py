@@ -1,11 +1,11 @@
-"""The collector: deletes WAL objects and checkpoints that nobody can need any more.
+"""The collector: deletes WAL objects and checkpoints that no reader can need any more.
 
-It lists first, then folds to the end of the command log, and only then judges (L22). What the judge calls garbage stays
-garbage whatever is folded later, so it does no harm if two brokers collect at once, or if one stops half way:
+A round lists the objects, folds to the end of the command log, and only then judges (L22). An object that is garbage
+stays garbage whatever commands follow, so two brokers may collect at once, and a broker may stop half way:
 
-    dead        its last entry went, and readers on an older state had their time (L23)
-    orphaned    no entry was ever made, and none can be: its number is settled, or its epoch is over
-    outdated    a checkpoint older than both that are noted
+    dead        its last entry is gone, and the grace for readers on an older state is over (L23)
+    orphaned    it has no entry and can get none: its tick or move is settled, or its epoch has ended
+    outdated    it is a checkpoint older than both noted ones
 """
 
 import asyncio
@@ -32,41 +32,41 @@ from lakestream.model.reasons import No
 from lakestream.model.state import State
 from lakestream.model.streams import MERGED, TICK
 from lakestream.stream.cache import Cache
-from lakestream.stream.long_work import Steps, chunks, in_turns
+from lakestream.stream.long_work import Steps, chunks, run_in_steps
 from lakestream.stream.reader import key_of
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 1000
-"""Objects that are looked at before others have their turn; those of one delete, and names of one `Collected`."""
+OBJECTS_PER_STEP = 1000
+"""How many objects one step judges, one delete removes, and one `Collected` names."""
 
-_KINDS = ((TICK, wal_prefix, parse_wal_key), (MERGED, merged_prefix, parse_merged_key))
+_OBJECT_KINDS = ((TICK, wal_prefix, parse_wal_key), (MERGED, merged_prefix, parse_merged_key))
 
 
-Listed = tuple[int, ObjectName, str]
+ListedObject = tuple[int, ObjectName, str]
 """Kind, name and key of an object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """What is in the store under names of ours."""
+class StoredObjects:
+    """The cluster's objects in the store, by a listing of their keys."""
 
-    objects: list[Listed]
+    objects: list[ListedObject]
     checkpoints: list[str]
     epochs: dict[int, str]
-    """In which objects were written, with the key of one."""
+    """The epochs of the objects' writers, each with the key of one object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What to delete: dead objects as (number, key), and the keys of what the state does not know."""
+class Garbage:
+    """What to delete: dead objects as (number, key); the keys of orphaned objects and outdated checkpoints."""
 
     dead: list[tuple[int, str]]
-    strays: list[str]
+    orphans: list[str]
 
 
 class Collector:
-    """Keeps the bucket clean. Only the live broker with the lowest id works, so that nothing is listed twice."""
+    """Deletes garbage from the WAL. Only the live broker with the lowest id does, so that objects are listed once."""
 
     def __init__(self, replica: Replica, command_log: CommandLog, wal: Wal, cache: Cache, grace_ms: int) -> None:
         self._replica = replica
@@ -74,52 +74,55 @@ class Collector:
         self._wal = wal
         self._cache = cache
         self._grace_ms = grace_ms
-        self._let_go_ms = 0
+        self._dropped_ms = 0
         self.collected = 0
-        self.emptied: Callable[[], Awaitable[object]] | None = None
-        """Called when the last cached bytes went: then nobody produces or reads the tail."""
+        self.on_cache_empty: Callable[[], Awaitable[object]] | None = None
+        """Called when the cache has become empty: at such a time no client produces or reads the tail."""
 
     async def collect(self) -> int:
-        """One round; how many objects were deleted. Raises Retry, Unknown or Fenced: the next round goes on."""
+        """Run one round; returns how many objects it deleted.
+
+        Raises Retry, Unknown or Fenced; the next round deletes the rest.
+        """
         state = self._replica.state
         if not is_first_broker(state, self._replica.member_id):
             return 0
         keys: list[str] = []
         for prefix_of in (wal_prefix, merged_prefix, checkpoint_prefix):
             keys += [one.key for one in await self._wal.list(prefix_of(state.cluster))]
-        listing = await in_turns(read_names(keys, state.cluster))
+        stored = await run_in_steps(read_names(keys, state.cluster))
         notes = await self._log.checkpoints()
         await self._replica.catch_up()
-        if proof := contradiction(Traces(epochs=listing.epochs), self._replica.state):
-            self._replica.halt(Halted(proof))  # nothing may be judged by this state (L5)
+        if proof := contradiction(Traces(epochs=stored.epochs), self._replica.state):
+            self._replica.halt(Halted(proof))  # a state that the objects contradict must not judge them (L5)
             return 0
-        verdict = await in_turns(judge(listing, self._replica.state, notes, self._grace_ms))
-        for strays in chunks(verdict.strays, AT_ONCE):
-            await self._wal.delete(strays)
-        for dead in chunks(verdict.dead, AT_ONCE):
-            await self._bury(dead)
-        deleted = len(verdict.strays) + len(verdict.dead)
+        garbage = await run_in_steps(judge(stored, self._replica.state, notes, self._grace_ms))
+        for orphans in chunks(garbage.orphans, OBJECTS_PER_STEP):
+            await self._wal.delete(orphans)
+        for dead in chunks(garbage.dead, OBJECTS_PER_STEP):
+            await self._delete_dead(dead)
+        deleted = len(garbage.orphans) + len(garbage.dead)
         self.collected += deleted
         if deleted:
-            log.info("collected %d dead and %d stray objects", len(verdict.dead), len(verdict.strays))
+            log.info("collected %d dead and %d orphaned objects", len(garbage.dead), len(garbage.orphans))
         return deleted
 
-    async def let_go(self) -> int:
-        """Drop what is cached of dead objects, which nobody can ask for any more; how many bytes."""
+    async def drop_dead_from_cache(self) -> int:
+        """Drop dead objects from the cache, since no fetch can ask for them any more; returns how many bytes."""
         before = self._cache.size_bytes
         if before:
-            dead, since_ms = self._replica.state.streams.dead, self._let_go_ms
-            self._let_go_ms = self._replica.state.members.time_ms
+            dead, since_ms = self._replica.state.streams.dead, self._dropped_ms
+            self._dropped_ms = self._replica.state.members.time_ms
             recent = itertools.takewhile(lambda one: one.dead_ms >= since_ms, reversed(dead.values()))
-            for some in chunks([one.number for one in recent], AT_ONCE):
+            for some in chunks([one.number for one in recent], OBJECTS_PER_STEP):
                 self._cache.forget(some)
                 await asyncio.sleep(0)
-            if not self._cache.size_bytes and self.emptied is not None:
-                await self.emptied()
+            if not self._cache.size_bytes and self.on_cache_empty is not None:
+                await self.on_cache_empty()
         return before - self._cache.size_bytes
 
-    async def _bury(self, dead: Sequence[tuple[int, str]]) -> None:
-        """Bytes first, then the names: a crash between them only means to delete again what is gone."""
+    async def _delete_dead(self, dead: Sequence[tuple[int, str]]) -> None:
+        """Delete the objects, then their names in the state: after a crash in between they are deleted again."""
         await self._wal.delete([key for _, key in dead])
         outcome = await self._replica.propose(Collected([number for number, _ in dead]))
         if isinstance(outcome, No):
@@ -127,52 +130,52 @@ class Collector:
         self._cache.forget({number for number, _ in dead})
 
 
-def read_names(keys: Sequence[str], cluster: str) -> Steps[Listing]:
-    """What the keys of a listing say; names that are not ours are left alone."""
-    listing = Listing([], [], {})
-    for some in chunks(keys, AT_ONCE):
+def read_names(keys: Sequence[str], cluster: str) -> Steps[StoredObjects]:
+    """Sort the keys of a listing by what they name. Keys of another form are left out, so they are never deleted."""
+    stored = StoredObjects([], [], {})
+    for some in chunks(keys, OBJECTS_PER_STEP):
         for key in some:
-            for kind, prefix_of, parse in _KINDS:
+            for kind, prefix_of, parse in _OBJECT_KINDS:
                 if key.startswith(prefix_of(cluster)) and (name := parse(key)) is not None:
-                    listing.objects.append((kind, name, key))
-                    listing.epochs[name.epoch] = key
+                    stored.objects.append((kind, name, key))
+                    stored.epochs[name.epoch] = key
             if key.startswith(checkpoint_prefix(cluster)):
-                listing.checkpoints.append(key)
+                stored.checkpoints.append(key)
         yield
-    return listing
+    return stored
 
 
 def is_first_broker(state: State, member_id: int) -> bool:
-    """Whether this is the live broker with the lowest id, which does what one broker is enough for."""
+    """Whether this is the live broker with the lowest id, which does the work that one broker does for all."""
     brokers = state.members.brokers()
     return bool(brokers) and brokers[0].id == member_id
 
 
-def judge(listing: Listing, state: State, notes: Sequence[CheckpointNote], grace_ms: int) -> Steps[Verdict]:
-    """What of a listing, made before the state was folded, is garbage.
+def judge(stored: StoredObjects, state: State, notes: Sequence[CheckpointNote], grace_ms: int) -> Steps[Garbage]:
+    """Find the garbage among objects that were listed before the state was folded.
 
-    Others have their turn meanwhile, and the state moves on. So who is settled is asked first: whatever was committed
-    of it is known by then, and still is when the known names are gathered, unless somebody collected it.
+    The state moves on between two steps, so the order matters: settled objects are chosen before the known names are
+    gathered. The entry of a settled object is in the state by then, and stays there until the object is collected.
     """
     dead: list[tuple[int, str]] = []
-    for some in chunks(list(state.streams.dead.values()), AT_ONCE):
+    for some in chunks(list(state.streams.dead.values()), OBJECTS_PER_STEP):
         now_ms = state.members.time_ms
         dead += [(one.number, key_of(state.cluster, one)) for one in some if one.dead_ms + grace_ms <= now_ms]
         yield
-    settled: list[Listed] = []
-    for names in chunks(listing.objects, AT_ONCE):
+    settled: list[ListedObject] = []
+    for names in chunks(stored.objects, OBJECTS_PER_STEP):
         settled += [(kind, name, key) for kind, name, key in names if is_settled(state, kind, name)]
         yield
     known: set[tuple[int, int, int, int]] = set()
-    for some in chunks([*state.streams.objects.values(), *state.streams.dead.values()], AT_ONCE):
+    for some in chunks([*state.streams.objects.values(), *state.streams.dead.values()], OBJECTS_PER_STEP):
         known.update((one.kind, one.member, one.epoch, one.tick) for one in some)
         yield
-    strays = [key for kind, name, key in settled if (kind, *name[1:]) not in known]
-    return Verdict(dead, strays + outdated_checkpoints(listing.checkpoints, notes))
+    orphans = [key for kind, name, key in settled if (kind, *name[1:]) not in known]
+    return Garbage(dead, orphans + outdated_checkpoints(stored.checkpoints, notes))
 
 
 def is_settled(state: State, kind: int, name: ObjectName) -> bool:
-    """Whether no command can refer to this object any more (L22)."""
+    """Whether no later command can refer to this object (L22)."""
     if name.epoch >= state.members.next_epoch:
         return False
     member = state.members.by_id.get(name.member)
@@ -182,7 +185,7 @@ def is_settled(state: State, kind: int, name: ObjectName) -> bool:
 
 
 def outdated_checkpoints(keys: Sequence[str], notes: Sequence[CheckpointNote]) -> list[str]:
-    """Those older than every noted one: notes only ever get newer, so none of them will be noted again."""
+    """The checkpoints older than every noted one: a later note is always newer, so none of them is noted again."""
     if not notes:
         return []
     noted = {note.key for note in notes}

@@ -1,6 +1,6 @@
-"""Topics too large for one command: making and growing them in pieces, and finishing what a broker left unfinished.
+"""Topics too large for one command: creating, growing and deleting them in pieces, and finishing those of dead brokers.
 
-A piece takes a few milliseconds to fold, so that every member serves its clients in between (model/pieces.py).
+A piece takes a few milliseconds to fold, and every member serves its clients between two pieces (model/pieces.py).
 """
 
 import logging
@@ -15,20 +15,21 @@ from lakestream.model.reasons import No, Reason
 from lakestream.model.state import Outcome, State
 from lakestream.model.topics import room_problem
 from lakestream.stream.housekeeping.collector import is_first_broker
-from lakestream.stream.long_work import Steps, chunks, in_turns
+from lakestream.stream.long_work import Steps, chunks, run_in_steps
 
 log = logging.getLogger(__name__)
 
-LOOKED_AT_ONCE = 2_000
-"""Producers or groups that are looked at in one turn."""
-NAMED_AT_ONCE = 500
-"""Producers and groups that one command names: each may remember many partitions."""
+CHECKED_PER_STEP = 2_000
+"""How many producers or groups one step checks."""
+NAMED_PER_COMMAND = 500
+"""How many producers or groups one command names: each may hold many partitions."""
 
 
 async def create_topic(replica: Replica, body: CreateTopic) -> Outcome:
-    """Make a topic, in pieces if it is large; what `apply` said. Nobody sees it before it is whole.
+    """Create a topic, in pieces if it is large; returns the outcome. Clients see the topic when it is whole.
 
-    Raises Fenced or Retry if it certainly was not made, Unknown if nobody can tell, or if others will finish it.
+    Raises Fenced or Retry if the topic was certainly not created. Raises Unknown if the outcome is not known, or if
+    the topic was begun: then the first live broker finishes it.
     """
     state = replica.state
     if state.level < BOUNDED or body.partitions <= state.topics.bounds.piece:
@@ -40,14 +41,14 @@ async def create_topic(replica: Replica, body: CreateTopic) -> Outcome:
     try:
         await _extend(replica, body.topic_id)
     except LakestreamError as error:
-        raise Unknown(f"the topic is being made, by another broker if need be: {error}") from error
+        raise Unknown(f"the topic is being created; another broker finishes it if this one cannot: {error}") from error
     return body.partitions
 
 
 async def grow_topic(replica: Replica, body: CreatePartitions) -> Outcome:
-    """Grow a topic, in pieces if it grows by many partitions: clients see each piece as soon as it is there.
+    """Add partitions to a topic, in pieces if there are many; clients see each piece when it is folded.
 
-    Raises Fenced or Retry if nothing happened, Unknown if nobody can tell, or if some partitions were made.
+    Raises Fenced or Retry if no partition was added; Unknown if some were, or if the outcome is not known.
     """
     grown = False
     while True:
@@ -66,7 +67,7 @@ async def grow_topic(replica: Replica, body: CreatePartitions) -> Outcome:
                 raise
             raise Unknown(f"the topic has {have} of {body.total} partitions: {error}") from error
         if isinstance(outcome, No) and not (grown and outcome.reason == Reason.INVALID_PARTITIONS):
-            return outcome  # once it has grown, that reason says that another request was faster
+            return outcome  # after the first piece, INVALID_PARTITIONS means that another request was faster
         if total == body.total:
             return body.total
         grown = True
@@ -80,13 +81,13 @@ async def _extend(replica: Replica, topic_id: bytes) -> None:
 
 
 class LongTopics:
-    """Finishes topics that are being made or deleted, for the whole cluster; only the first live broker does."""
+    """Finishes topics that are being created or deleted, for the whole cluster; only the first live broker does."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
 
     async def finish(self) -> int:
-        """One round; how many topics were finished. Raises Retry, Unknown or Fenced: the next round goes on."""
+        """Run one round; returns how many topics it finished. May raise Retry, Unknown or Fenced."""
         replica, finished = self._replica, 0
         if not is_first_broker(replica.state, replica.member_id):
             return 0
@@ -98,23 +99,23 @@ class LongTopics:
         return finished
 
     async def _dismantle(self, topic_id: bytes) -> int:
-        """Name everything that still remembers the topic's streams: none is added after the topic is gone."""
+        """Remove the deleted topic's streams from producers and groups; none is added once the topic is gone."""
         doomed = self._replica.state.topics.doomed.get(topic_id)
         if doomed is None:
             return 0
-        producers = await in_turns(_producers_of(self._replica.state, doomed))
-        groups = await in_turns(_groups_of(self._replica.state, doomed))
-        for named in chunks(producers, NAMED_AT_ONCE):
-            await self._say(Dismantle(topic_id, list(named), []))
-        for names in chunks(groups, NAMED_AT_ONCE):
-            await self._say(Dismantle(topic_id, [], list(names)))
-        while await self._say(Dismantle(topic_id, [], [], last=True)):
+        producers = await run_in_steps(_producers_of(self._replica.state, doomed))
+        groups = await run_in_steps(_groups_of(self._replica.state, doomed))
+        for named in chunks(producers, NAMED_PER_COMMAND):
+            await self._propose(Dismantle(topic_id, list(named), []))
+        for names in chunks(groups, NAMED_PER_COMMAND):
+            await self._propose(Dismantle(topic_id, [], list(names)))
+        while await self._propose(Dismantle(topic_id, [], [], last=True)):
             pass
-        log.info("topic %s is deleted whole: %d partitions", doomed.topic.name, len(doomed.topic.streams))
+        log.info("topic %s and its %d partitions are deleted", doomed.topic.name, len(doomed.topic.streams))
         return 1
 
-    async def _say(self, body: Dismantle) -> int:
-        """How many streams still have entries."""
+    async def _propose(self, body: Dismantle) -> int:
+        """Returns how many of the topic's streams still have entries."""
         outcome = await self._replica.propose(body)
         return 0 if isinstance(outcome, No) else int(outcome)
 
@@ -122,7 +123,7 @@ class LongTopics:
 def _producers_of(state: State, doomed: Doomed) -> Steps[list[int]]:
     found: list[int] = []
     by_id, gone = state.producers.by_id, doomed.places
-    for some in chunks(list(by_id), LOOKED_AT_ONCE):
+    for some in chunks(list(by_id), CHECKED_PER_STEP):
         known = ((one, by_id.get(one)) for one in some)
         found += [one for one, producer in known if producer is not None and _overlap(producer.streams, gone)]
         yield
@@ -132,7 +133,7 @@ def _producers_of(state: State, doomed: Doomed) -> Steps[list[int]]:
 def _groups_of(state: State, doomed: Doomed) -> Steps[list[str]]:
     found: list[str] = []
     by_name, gone = state.groups.by_name, doomed.places
-    for some in chunks(list(by_name), LOOKED_AT_ONCE):
+    for some in chunks(list(by_name), CHECKED_PER_STEP):
         known = ((one, by_name.get(one)) for one in some)
         found += [one for one, group in known if group is not None and _overlap(group.offsets, gone)]
         yield

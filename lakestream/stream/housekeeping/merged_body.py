@@ -1,16 +1,16 @@
-"""The bytes of a merged object: what to read where, and batches with their true offsets, checked and indexed."""
+"""The bytes of a merged object: which ranges to read, and how batches get their true offsets, a check and an index."""
 
 import struct
 from typing import NamedTuple
 
 from lakestream.errors import LakestreamError
 from lakestream.model.batches.header import HEADER_SIZE, MAGIC, checksum, give_append_time, stamp
-from lakestream.model.batches.wal_object import HEADER_BYTES, MARK_EVERY_BYTES, Mark
+from lakestream.model.batches.wal_object import HEADER_BYTES, MARK_EVERY_BYTES, BatchMark
 from lakestream.model.streams import Entry, WalObject
 from lakestream.stream.housekeeping.merging import Merge
 
 READ_BYTES = 4 * 1024 * 1024
-"""How much one read fetches at most; so many bytes are held twice for each read at once."""
+"""The most that one read fetches. While a read is under way its bytes are held twice."""
 BATCHES_AT_ONCE = 100
 
 _FRAME = struct.Struct(">qi4xbI2xi8xq").unpack_from
@@ -18,7 +18,7 @@ _FRAME = struct.Struct(">qi4xbI2xi8xq").unpack_from
 
 
 class BadSource(LakestreamError):
-    """An object whose bytes are missing, or not what was written."""
+    """A source object is missing, or its bytes are not those that were written."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"object {number}: {message}")
@@ -26,7 +26,7 @@ class BadSource(LakestreamError):
 
 
 class Copy(NamedTuple):
-    """Bytes of a source object, and where they go."""
+    """A range of a source object, and its place in the merged object."""
 
     position: int
     length: int
@@ -34,7 +34,7 @@ class Copy(NamedTuple):
 
 
 def reads_of(merge: Merge) -> list[tuple[WalObject, list[Copy]]]:
-    """What to read from which object, in reads of bounded size."""
+    """The ranges to read of each source object, in reads of READ_BYTES at most."""
     copies: dict[int, list[Copy]] = {}
     target = HEADER_BYTES
     for window in merge.windows:
@@ -56,12 +56,13 @@ def reads_of(merge: Merge) -> list[tuple[WalObject, list[Copy]]]:
 
 
 def finish_batches(
-    body: bytearray, at: int, end: int, entry: Entry, offset: int, merged: bool, marks: list[Mark],
+    body: bytearray, at: int, end: int, entry: Entry, offset: int, merged: bool, marks: list[BatchMark],
     append_ms: int | None = None,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Check, stamp and mark some batches of an entry; where it stopped, the offset there, and how many they were.
+    """Check, stamp and mark up to BATCHES_AT_ONCE batches of an entry, from the position `at` on.
 
-    `append_ms`: the append time of batches that a broker stamped; None if they say it themselves.
+    Returns the next position, the next offset, and the number of batches. `append_ms` is the append time that a broker
+    gave the batches; None if the batches carry their own times.
     """
     view = memoryview(body)
     count = 0
@@ -81,7 +82,7 @@ def finish_batches(
             give_append_time(body, at, following - at, append_ms)
             timestamp = _FRAME(body, at)[5]
         if not marks or at - marks[-1].position >= MARK_EVERY_BYTES:
-            marks.append(Mark(offset, at, timestamp))
+            marks.append(BatchMark(offset, at, timestamp))
         elif timestamp > marks[-1].max_timestamp:
             marks[-1] = marks[-1]._replace(max_timestamp=timestamp)
         offset += last_delta + 1

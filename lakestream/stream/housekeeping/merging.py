@@ -1,11 +1,13 @@
-"""Which entries the mover merges next: decided here, without I/O, from the state at hand.
+"""Which entries the mover merges next: a pure decision from the state.
 
-Two reasons to merge. A stream has *many* entries, which all members keep in memory (L20); or an old object is mostly
-*dead*, and a few live slices pin its bytes. Either way a window of consecutive entries of one stream becomes one.
+There are two reasons to merge. A stream has *many* entries, which all members keep in memory (L20); or an old object is
+mostly *dead*, and a few live slices pin its bytes. In both cases a window, consecutive entries of one stream, becomes
+one entry.
 
-Rewriting costs, so a window counts only if its result is `growth` times as large as the largest of its entries. Then
-every rewrite of a byte makes its entry so many times larger, and a byte is rewritten a logarithmic number of times. If
-a window fails that test, so does every part of it that has its largest entry: one looks on in the parts left and right.
+Rewriting costs, so a window is worth a merge only if the result is `growth` times as large as its largest entry. Each
+rewrite of a byte then makes its entry `growth` times larger, so a byte is rewritten a logarithmic number of times. If a
+window fails that test, so does every part of it that holds its largest entry: the search goes on in the parts to the
+left and to the right of that entry.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,44 +22,45 @@ from lakestream.model.topics import Topic
 from lakestream.stream.rules import TopicRules
 
 SLICE_OVERHEAD_BYTES = 64
-"""What a slice costs in an object's index, at most: no part of what is dead in it."""
+"""The most that one slice takes in an object's index. These bytes do not count as dead."""
 LEAST_GROWTH = 2
-"""What suffices for a window that gets rid of many entries, or when the state is full."""
+"""The growth that suffices when a window replaces many entries, or when the state fills."""
 PARTS_OF_A_LIMIT = 8
-"""Retention drops whole entries: one entry spans no more than this part of what a topic's limits allow."""
+"""An entry spans an eighth of a topic's retention limits at most, since retention drops whole entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveLimits:
-    """Bounds of the mover, and when it moves at all."""
+    """The limits of one merge, and when a merge is worth it."""
 
     merge_bytes: int = 16 * 1024 * 1024
-    """What one merge holds in memory, and the largest merged object."""
+    """The largest merged object; one merge holds as much in memory."""
     small_bytes: int = 1024 * 1024
-    """The same while the state is small: larger writes get in the way of acknowledgements."""
+    """Replaces `merge_bytes` while the state is small: a larger write would delay acknowledgements."""
     small_entries: int = 32_768
-    """How many entries a small state has at most."""
+    """The most entries that a state has to be small."""
     merge_entries: int = 512
-    """What one merge replaces; choosing them, and folding its command, takes milliseconds in which nobody else has a
-    turn."""
+    """The most entries that one merge replaces: choosing them and folding the command blocks the event loop for some
+    milliseconds."""
     quiet_ms: int = 10_000
-    """Entries of the newest seconds are left alone: consumers read them from memory."""
+    """Younger entries are not merged: consumers still read them from the cache."""
     many_entries: int = 512
-    """A stream with more entries is merged, and others of its topic with it; sooner when the state fills."""
+    """A stream with more entries is merged, together with the other streams of its topic; fewer suffice when the state
+    fills."""
     window_entries: int = 8
-    """Fewer entries than this are not worth a merge."""
+    """The fewest entries that are worth a merge."""
     growth: int = 4
     dead_age_ms: int = 300_000
     dead_bytes: int = 64 * 1024
-    """An object has to pin so many dead bytes before its live ones are moved."""
+    """Live slices are moved out of an object only if it has at least so many dead bytes."""
     dead_rest_ms: int = 5_000
-    """How long nobody looks again at all objects, after none was mostly dead."""
+    """The pause between two searches through all objects, when the first found none that is mostly dead."""
     reads_at_once: int = 4
     write_timeout_s: float = 60.0
 
 
 class Effort(NamedTuple):
-    """How hard to try: from how many entries on, for how small a gain."""
+    """When to merge a topic: from how many entries of a stream on, and for how small a gain."""
 
     many_entries: int
     window_entries: int
@@ -65,14 +68,14 @@ class Effort(NamedTuple):
 
 
 def effort_for(topic: Topic, streams: Streams, topics: int, limits: MoveLimits) -> Effort:
-    """Above half of its share, or with the state half full, a topic is merged even where it pays less (L20)."""
+    """A topic above half of its share, or any topic in a state half full, is merged for a smaller gain (L20)."""
     if topic.entries * 2 > streams.share(topic, topics) or streams.entries * 2 > streams.limit:
         return Effort(limits.window_entries, max(limits.window_entries // 2, 2), min(limits.growth, LEAST_GROWTH))
     return Effort(limits.many_entries, limits.window_entries, limits.growth)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MergeWindow:
     """Consecutive entries of one stream that become one."""
 
     stream: int
@@ -92,21 +95,21 @@ class Window:
 
 @dataclass(slots=True)
 class Merge:
-    """The windows that go into one merged object. They share one age, so none may be much older than another."""
+    """The windows that go into one merged object. The object has one age, so their ages may differ little only."""
 
     limits: MoveLimits
-    windows: list[Window] = field(default_factory=list)
+    windows: list[MergeWindow] = field(default_factory=list)
     sources: dict[int, WalObject] = field(default_factory=dict)
     times: AppendTimes = field(default_factory=AppendTimes)
-    """What was known of the sources' append times when they were chosen: another merge may end them meanwhile (L19)."""
+    """The append times of the source objects, noted at the choice: another merge may remove them meanwhile (L19)."""
     length: int = 0
     entries: int = 0
     oldest_ms: int = 0
     newest_ms: int = 0
     span_ms: int = -1
 
-    def take(self, window: Window, streams: Streams, span_ms: int) -> bool:
-        """Add a window if it fits; each stream has one at most."""
+    def take(self, window: MergeWindow, streams: Streams, span_ms: int) -> bool:
+        """Add a window if it fits; returns whether it did. Each stream has one window at most."""
         oldest_ms = min(self.oldest_ms, window.oldest_ms) if self.windows else window.oldest_ms
         newest_ms = max(self.newest_ms, window.newest_ms)
         spans = [span for span in (self.span_ms, span_ms) if span >= 0]
@@ -129,8 +132,8 @@ class Merge:
         return self.length * 10 > self.limits.merge_bytes * 9 or self.entries * 10 > self.limits.merge_entries * 9
 
 
-class Bounds(NamedTuple):
-    """What one window of a stream may have."""
+class WindowBounds(NamedTuple):
+    """The limits of one window: the newest append time, bytes, entries, and the span of append times."""
 
     before_ms: int
     length: int
@@ -138,19 +141,24 @@ class Bounds(NamedTuple):
     span_ms: int
 
 
-def bounds_for(rules: TopicRules, limits: MoveLimits, now_ms: int, entries: int) -> Bounds:
-    """From the limits, and from the topic's retention, which can only drop whole entries."""
+def bounds_for(rules: TopicRules, limits: MoveLimits, now_ms: int, entries: int) -> WindowBounds:
+    """The bounds by the mover's limits and by the topic's retention, which drops whole entries only."""
     length = limits.merge_bytes
     if rules.retention_bytes >= 0:
         length = min(length, rules.retention_bytes // PARTS_OF_A_LIMIT)
     span_ms = rules.retention_ms // PARTS_OF_A_LIMIT if rules.retention_ms >= 0 else -1
-    return Bounds(now_ms - limits.quiet_ms, length, entries, span_ms)
+    return WindowBounds(now_ms - limits.quiet_ms, length, entries, span_ms)
 
 
 def many_window(
-    stream: Stream, objects: dict[int, WalObject], bounds: Bounds, effort: Effort, some: range, bad: AbstractSet[int]
-) -> Window | None:
-    """The oldest window among some entries that is worth a merge."""
+    stream: Stream,
+    objects: dict[int, WalObject],
+    bounds: WindowBounds,
+    effort: Effort,
+    some: range,
+    bad: AbstractSet[int],
+) -> MergeWindow | None:
+    """The oldest window worth a merge among the entries of the range `some`."""
     for start, stop in segments(stream, objects, bounds, effort.growth, some, bad):
         if stop - start >= effort.window_entries:
             lengths = list(stream.refs[start * STRIDE + 2 : stop * STRIDE : STRIDE])
@@ -163,15 +171,15 @@ def many_window(
 
 
 def first_below(stream: Stream, length: int, first: int) -> int:
-    """The first entry from `first` on that is not larger than this, and so may be merged again."""
+    """The index of the first entry, from `first` on, of at most `length` bytes: a larger one is not merged again."""
     lengths = stream.refs[first * STRIDE + 2 :: STRIDE]
     return next((index for index, one in enumerate(lengths, first) if one <= length), len(stream.bases))
 
 
 def segments(
-    stream: Stream, objects: dict[int, WalObject], bounds: Bounds, growth: int, some: range, bad: AbstractSet[int]
+    stream: Stream, objects: dict[int, WalObject], bounds: WindowBounds, growth: int, some: range, bad: AbstractSet[int]
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of entries that one window may take, from the oldest on: quiet, small, next to each other."""
+    """The ranges of entries that one window may take, the oldest first: quiet, small, with consecutive offsets."""
     refs, bases = stream.refs, stream.bases
     start, length, oldest_ms, end = some.start, 0, 0, -1
     for index in some:
@@ -196,7 +204,7 @@ def segments(
 
 
 def worthwhile(lengths: Sequence[int], fewest: int, growth: int) -> tuple[int, int] | None:
-    """The oldest range [start, stop) of at least `fewest` whose sum is `growth` times its largest or more."""
+    """The oldest range [start, stop) of at least `fewest` lengths whose sum is at least `growth` times the largest."""
     parts = [(0, len(lengths))]
     while parts:
         start, stop = parts.pop()
@@ -212,15 +220,15 @@ def worthwhile(lengths: Sequence[int], fewest: int, growth: int) -> tuple[int, i
 
 
 def dead_window(
-    stream: Stream, objects: dict[int, WalObject], victims: AbstractSet[int], bounds: Bounds
-) -> Window | None:
-    """The oldest consecutive entries of a stream that lie in objects which are mostly dead."""
+    stream: Stream, objects: dict[int, WalObject], mostly_dead: AbstractSet[int], bounds: WindowBounds
+) -> MergeWindow | None:
+    """The oldest consecutive entries of a stream that lie in mostly dead objects."""
     numbers = stream.refs[0::STRIDE]
-    if victims.isdisjoint(numbers):
+    if mostly_dead.isdisjoint(numbers):
         return None
-    first = next(index for index, number in enumerate(numbers) if number in victims)
+    first = next(index for index, number in enumerate(numbers) if number in mostly_dead)
     last, length, end = first, 0, stream.bases[first]
-    while last < len(numbers) and numbers[last] in victims and stream.bases[last] == end:
+    while last < len(numbers) and numbers[last] in mostly_dead and stream.bases[last] == end:
         entry = stream.entry(last)
         length += entry.length
         if last > first and (length > bounds.length or last - first >= bounds.entries):
@@ -234,7 +242,7 @@ def is_mostly_dead(one: WalObject, limits: MoveLimits, now_ms: int) -> bool:
     return dead >= limits.dead_bytes and dead * 2 > one.size and one.time_ms + limits.dead_age_ms <= now_ms
 
 
-def window_of(stream: Stream, objects: dict[int, WalObject], first: int, last: int) -> Window:
+def window_of(stream: Stream, objects: dict[int, WalObject], first: int, last: int) -> MergeWindow:
     entries = [stream.entry(index) for index in range(first, last)]
     times = [objects[entry.object].time_ms for entry in entries]
-    return Window(stream.id, entries, sum(entry.length for entry in entries), min(times), max(times))
+    return MergeWindow(stream.id, entries, sum(entry.length for entry in entries), min(times), max(times))

@@ -1,10 +1,11 @@
-"""The mover: copies old slices together into merged objects, so that the state stays small and dead bytes can go.
+"""The mover: copies old slices into merged objects, so that the state stays small and dead bytes can be deleted.
 
     choose windows (merging.py) -> read their bytes -> stamp true offsets, check, index -> Wal.put -> ReplaceEntries
 
-What an offset means never changes, only where its bytes lie: a command whose premise is gone (a topic deleted, a log
-start moved into the window) leaves that stream's entries as they are, and the collector takes what is not referred to.
-A topic is moved by one broker, the one that rendezvous hashing gives it; two at once would only waste work.
+An offset keeps its record; only the place of the bytes changes. If a stream has changed meanwhile (its topic was
+deleted, its log start moved into the window), the command leaves that stream's entries as they are, and the collector
+deletes objects without entries. Rendezvous hashing gives each topic to one broker; if two brokers move the same topic,
+only work is wasted.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from dataclasses import replace
 from lakestream.errors import Corrupt, Exists, Fenced, Missing, Retry, Unknown
 from lakestream.interfaces import Wal
 from lakestream.metadata.replica import Replica
-from lakestream.model.batches.wal_object import HEADER_BYTES, Mark, MergedSlice, header, merged_key, merged_tail
+from lakestream.model.batches.wal_object import HEADER_BYTES, BatchMark, MergedSlice, header, merged_key, merged_tail
 from lakestream.model.commands import MovedSlice, ReplaceEntries
 from lakestream.model.placement import leader_of
 from lakestream.model.reasons import No
@@ -24,11 +25,11 @@ from lakestream.model.topics import Topic
 from lakestream.stream.cache import Cache
 from lakestream.stream.housekeeping.merged_body import BATCHES_AT_ONCE, BadSource, Copy, finish_batches, reads_of
 from lakestream.stream.housekeeping.merging import (
-    Bounds,
     Effort,
     Merge,
+    MergeWindow,
     MoveLimits,
-    Window,
+    WindowBounds,
     bounds_for,
     dead_window,
     effort_for,
@@ -48,7 +49,7 @@ REMEMBERED_MAX = 100_000
 
 
 class Mover:
-    """Merges one object at a time."""
+    """Writes one merged object at a time."""
 
     def __init__(
         self, replica: Replica, wal: Wal, cache: Cache, rules_of: Callable[[Topic], TopicRules], limits: MoveLimits
@@ -57,16 +58,16 @@ class Mover:
         self._wal = wal
         self._cache = cache
         self._rules_of = rules_of
-        self._all_limits = self._limits = limits
+        self._configured_limits = self._limits = limits
         self._last = 0
         self._settled = 0
         self._dead_first = False
-        self._dead_again_ms = 0
+        self._next_dead_search_ms = 0
         self._bad: set[int] = set()
         self._full: dict[tuple[int, int], int] = {}
         self._brokers: list[int] = []
-        self._own: dict[bytes, bool] = {}
-        self._breaths = 0
+        self._owned: dict[bytes, bool] = {}
+        self._steps = 0
         self.merges = 0
         self.merged_entries = 0
         self.merged_bytes = 0
@@ -77,8 +78,8 @@ class Mover:
         return self._settled
 
     @property
-    def pressed(self) -> bool:
-        """Whether the state is so full that the mover should not pause."""
+    def state_is_filling(self) -> bool:
+        """Whether the state is half full, or a topic's share of it: then the mover does not pause."""
         streams = self._replica.state.streams
         topics = self._replica.state.topics.by_id
         if streams.entries * 2 > streams.limit:
@@ -86,12 +87,12 @@ class Mover:
         return any(one.entries * 2 > streams.share(one, len(topics)) for one in topics.values() if one.entries)
 
     async def step(self) -> int:
-        """Do the most useful merge; how many bytes it wrote, 0 if there is nothing to do or it failed."""
+        """Do one merge; returns how many bytes it wrote, 0 if no merge is worth it or the merge failed."""
         if not self._replica.epoch or not self._replica.state.members.time_ms:
             return 0
         self._dead_first = not self._dead_first
         plans = (self._plan_dead, self._plan_many) if self._dead_first else (self._plan_many, self._plan_dead)
-        self._limits = self._all_limits
+        self._limits = self._configured_limits
         if self._replica.state.streams.entries <= self._limits.small_entries:
             smaller = min(self._limits.merge_bytes, self._limits.small_bytes)
             self._limits = replace(self._limits, merge_bytes=smaller)
@@ -99,33 +100,33 @@ class Mover:
             merge = Merge(self._limits)
             await plan(merge)
             if merge.windows:
-                return await self._carry_out(merge)
+                return await self._write_merge(merge)
         return 0
 
     def _own_topics(self) -> list[Topic]:
         """The topics that this broker moves, those with the most entries first."""
         state = self._replica.state
         brokers = [member.id for member in state.members.brokers()]
-        if brokers != self._brokers or len(self._own) >= REMEMBERED_MAX:
-            self._brokers, self._own = brokers, {}
-        for topic_id in state.topics.by_id.keys() - self._own.keys():
-            self._own[topic_id] = leader_of(brokers, topic_id, 0) == self._replica.member_id
-        own = [topic for topic in state.topics.by_id.values() if self._own[topic.id]]
+        if brokers != self._brokers or len(self._owned) >= REMEMBERED_MAX:
+            self._brokers, self._owned = brokers, {}
+        for topic_id in state.topics.by_id.keys() - self._owned.keys():
+            self._owned[topic_id] = leader_of(brokers, topic_id, 0) == self._replica.member_id
+        own = [topic for topic in state.topics.by_id.values() if self._owned[topic.id]]
         return sorted(own, key=lambda topic: topic.entries, reverse=True)
 
-    async def _breathe(self) -> None:
-        """Let others have their turn now and then."""
-        self._breaths += 1
-        if self._breaths % STREAMS_AT_ONCE == 0:
+    async def _yield_sometimes(self) -> None:
+        """Yield to the event loop at every STREAMS_AT_ONCE-th call."""
+        self._steps += 1
+        if self._steps % STREAMS_AT_ONCE == 0:
             await asyncio.sleep(0)
 
     # -- choosing ---------------------------------------------------------------------------------------------------
 
     async def _plan_many(self, merge: Merge) -> None:
-        """Windows of streams with many entries. Streams of one topic get even shares: their slices lie together."""
+        """Take windows of streams with many entries; the streams of a topic get even shares of the merge."""
         state = self._replica.state
         for topic in self._own_topics():
-            await self._breathe()
+            await self._yield_sometimes()
             effort = effort_for(topic, state.streams, len(state.topics.by_id), self._limits)
             if topic.entries <= effort.many_entries:
                 continue
@@ -143,15 +144,15 @@ class Mover:
                     window = await self._many_window(stream, wide, effort)
                 if window and not merge.take(window, state.streams, bounds.span_ms) and merge.full:
                     return
-                await self._breathe()
+                await self._yield_sometimes()
 
-    async def _many_window(self, stream: Stream, bounds: Bounds, effort: Effort) -> Window | None:
-        """Look at twice as many entries at a time as a window may have; others have their turn in between."""
+    async def _many_window(self, stream: Stream, bounds: WindowBounds, effort: Effort) -> MergeWindow | None:
+        """Search in ranges of twice as many entries as a window may have; yields to the event loop between two."""
         first = self._skip_full(stream, bounds.length // effort.growth)
         while True:
             streams, end = self._replica.state.streams, len(stream.bases)
             if streams.by_id.get(stream.id) is not stream:
-                return None  # its topic is gone, or the whole state was taken anew
+                return None  # its topic was deleted, or a checkpoint replaced the whole state
             some = range(first, min(first + 2 * bounds.entries, end))
             window = many_window(stream, streams.objects, bounds, effort, some, self._bad)
             if window is not None or some.stop >= end:
@@ -161,7 +162,7 @@ class Mover:
             first = stream.find(following)
 
     def _skip_full(self, stream: Stream, length: int) -> int:
-        """The oldest entries of a long stream are as large as they get: do not look at them again each time."""
+        """The first entry that may be merged. Remembers the full-size entries before it, to skip them next time."""
         first = first_below(stream, length, stream.find(self._full.get((stream.id, length), 0)))
         if first:
             if len(self._full) >= REMEMBERED_MAX:
@@ -170,31 +171,31 @@ class Mover:
         return first
 
     async def _plan_dead(self, merge: Merge) -> None:
-        """Windows of entries that lie in old objects most of whose bytes are dead."""
+        """Take windows of entries that lie in old objects, most of whose bytes are dead."""
         state = self._replica.state
-        if state.members.time_ms < self._dead_again_ms:
+        if state.members.time_ms < self._next_dead_search_ms:
             return
-        victims: set[int] = set()
+        mostly_dead: set[int] = set()
         for some in chunks(list(state.streams.objects.values()), OBJECTS_AT_ONCE):
             now_ms = state.members.time_ms
-            victims.update(one.number for one in some if is_mostly_dead(one, self._limits, now_ms))
+            mostly_dead.update(one.number for one in some if is_mostly_dead(one, self._limits, now_ms))
             await asyncio.sleep(0)
-        victims -= self._bad
-        if not victims:
-            self._dead_again_ms = state.members.time_ms + self._limits.dead_rest_ms
+        mostly_dead -= self._bad
+        if not mostly_dead:
+            self._next_dead_search_ms = state.members.time_ms + self._limits.dead_rest_ms
             return
         for topic in self._own_topics():
             bounds = bounds_for(self._rules_of(topic), self._limits, state.members.time_ms, self._limits.merge_entries)
             for stream_id in topic.streams:
                 stream = state.streams.by_id.get(stream_id)
-                window = stream and dead_window(stream, state.streams.objects, victims, bounds)
+                window = stream and dead_window(stream, state.streams.objects, mostly_dead, bounds)
                 if window and not merge.take(window, state.streams, bounds.span_ms) and merge.full:
                     return
-                await self._breathe()
+                await self._yield_sometimes()
 
     # -- merging ----------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, merge: Merge) -> int:
+    async def _write_merge(self, merge: Merge) -> int:
         replica, epoch = self._replica, self._replica.epoch
         merge.windows.sort(key=lambda window: window.stream)
         body = bytearray(HEADER_BYTES + merge.length)
@@ -203,7 +204,7 @@ class Mover:
             await self._read_sources(merge, body)
             rows = await self._index(merge, body)
         except BadSource as error:
-            await self._look_again(error)
+            await self._note_bad_source(error)
             return 0
         tail = merged_tail(body, rows)
         if not epoch or replica.epoch != epoch:
@@ -219,7 +220,7 @@ class Mover:
             log.warning("merge %d is given up: %s", number, error or "it took too long")
             return 0
         finally:
-            # Whatever became of it, its command is queued before any heartbeat that tells of this number.
+            # In every case the command, if any, is queued before a heartbeat reports this number as settled.
             self._settled = number
         return len(body)
 
@@ -245,12 +246,12 @@ class Mover:
         log.debug("merge %d: %d entries of %d objects", number, merge.entries, len(merge.sources))
 
     async def _read_sources(self, merge: Merge, body: bytearray) -> None:
-        """From memory what is there, the rest from the store."""
+        """Copy cached slices, and read the others from the WAL."""
         reads = []
         for source, copies in reads_of(merge):
             if not self._copy_cached(source, copies, body):
                 reads.append((source, copies))
-            await self._breathe()
+            await self._yield_sometimes()
         for some in chunks(reads, self._limits.reads_at_once):
             done = await asyncio.gather(*(self._read(*read, body) for read in some), return_exceptions=True)
             for failed in done:
@@ -277,32 +278,32 @@ class Mover:
             body[copy.target : copy.target + copy.length] = piece
 
     async def _index(self, merge: Merge, body: bytearray) -> list[MergedSlice]:
-        """Stamp and check every batch, and note where offsets lie; piece by piece, so that others get their turn."""
+        """Stamp, check and index every batch; yields to the event loop after every BATCHES_AT_ONCE of them."""
         rows = []
-        at, breath = HEADER_BYTES, 0
+        at, unyielded = HEADER_BYTES, 0
         for window in merge.windows:
             start, batches = at, 0
-            marks: list[Mark] = []
+            marks: list[BatchMark] = []
             for entry in window.entries:
                 merged = merge.sources[entry.object].kind == MERGED
                 end, offset = at + entry.length, entry.base
                 append_ms = merge.times.of(entry)
                 while at < end:
                     at, offset, count = finish_batches(body, at, end, entry, offset, merged, marks, append_ms)
-                    batches, breath = batches + count, breath + count
-                    if breath >= BATCHES_AT_ONCE:
-                        breath = 0
+                    batches, unyielded = batches + count, unyielded + count
+                    if unyielded >= BATCHES_AT_ONCE:
+                        unyielded = 0
                         await asyncio.sleep(0)
                 if offset != entry.end:
                     raise BadSource(entry.object, f"the slice at {entry.position} does not end with {entry.end}")
             rows.append(MergedSlice(window.stream, start, at - start, batches, window.base, marks))
         return rows
 
-    async def _look_again(self, error: BadSource) -> None:
-        """An object that went meanwhile is nothing; one that should be there and is not is left alone from now on."""
+    async def _note_bad_source(self, error: BadSource) -> None:
+        """Never merge a damaged object again. One that was collected meanwhile is no damage."""
         await self._replica.catch_up()
         objects = self._replica.state.streams.objects
         if error.number in objects:
-            log.error("cannot be merged, and is left as it is: %s", error)
+            log.error("an object is damaged and is left out of merges: %s", error)
             self._bad.add(error.number)
         self._bad &= objects.keys()

@@ -1,16 +1,15 @@
-"""The purger: deletes the files of tables that were dropped for good, and of topics that took their tables along.
+"""The purger: deletes the files of tables that were dropped with purge, and of deleted topics' tables.
 
-A folder goes whole if it lies in the warehouse and carries the table's uuid. Elsewhere, in allowed locations above all,
-only those files go that the table's metadata leads to, since clients may choose a uuid. Either waits for a grace in
-which those who still read may end, and neither touches a place of a table that is in the catalog: its folder, and the
-folders that its `write.*.path` properties name. So a place that was registered again is somebody's now, and forged
-metadata leads to nobody else's files.
+A folder is deleted whole if it lies in the warehouse and its name carries the table's uuid. Elsewhere, for example in
+an allowed location, only the files that the table's metadata leads to are deleted, since clients may choose a uuid.
+Both wait for a grace, in which readers of the table end. Neither deletes a file in a folder of a table that is in the
+catalog: the table's own folder, and those that its `write.*.path` properties name. So a folder that was registered
+again keeps its files, and forged metadata cannot lead the purger to files of another table.
 
-    dropped -> (grace) emptied -> (LATE graces) emptied again, and forgotten
+    dropped -> (grace) emptied -> (SECOND_PURGE_GRACES graces) emptied again, and forgotten
 
-Who was about to commit to the table when it was dropped, and stood still since, writes its files after the folder was
-emptied, and may die before it learns that they are for nothing. So the folder with the uuid is looked at once more,
-much later.
+A writer that stood still while its table was dropped may write files after the folder was emptied, and may die before
+it learns that its commit fails. So the folder with the uuid is emptied a second time, much later.
 """
 
 import asyncio
@@ -30,12 +29,12 @@ from lakestream.stream.long_work import chunks
 log = logging.getLogger(__name__)
 
 DELETED_AT_ONCE = 1000
-LATE = 7
-"""After how many graces nobody is left who did not see that the table is gone."""
+SECOND_PURGE_GRACES = 7
+"""After so many graces no writer is left that has not seen the drop."""
 
 
 class Purger:
-    """Works for the whole cluster; only the live broker with the lowest id does."""
+    """Purges tables for the whole cluster; only the live broker with the lowest id does."""
 
     def __init__(
         self, replica: Replica, store: TableStore, files: MetadataFiles, warehouse: Warehouse, grace_ms: int
@@ -46,16 +45,16 @@ class Purger:
         self._warehouse = warehouse
         self._grace_ms = grace_ms
         self._emptied: dict[str, str] = {}
-        """Folders that are looked at once more, by the uuid of their table."""
+        """Folders that are emptied a second time, by the uuid of their table."""
         self._known: dict[str, tuple[str, ...]] = {}
-        """The places of tables, by their metadata files, which never change."""
+        """The folders of tables, by the URI of their metadata file, whose content never changes."""
 
         self.purged_files = 0
 
     async def purge(self) -> int:
-        """One round; how many files were deleted. Raises Retry, Unknown or Fenced: the next round goes on.
+        """Run one round; returns how many files it deleted. Raises Retry, Unknown or Fenced; the next round goes on.
 
-        A purge that fails holds up no other one: the table's metadata may be forged.
+        A purge that fails, on forged metadata for example, does not hold up the other purges.
         """
         replica = self._replica
         if not is_first_broker(replica.state, replica.member_id) or not replica.state.catalog.purges:
@@ -65,7 +64,7 @@ class Purger:
         self._emptied = {uuid: folder for uuid, folder in self._emptied.items() if uuid in purges}
         for uuid, purge in list(purges.items()):
             age_ms = replica.state.members.time_ms - purge.time_ms
-            last = age_ms >= self._grace_ms * LATE
+            last = age_ms >= self._grace_ms * SECOND_PURGE_GRACES
             if age_ms < self._grace_ms or (uuid in self._emptied and not last):
                 continue
             places = await asyncio.to_thread(self._places, list(replica.state.catalog.tables.values()))
@@ -75,17 +74,17 @@ class Purger:
             except (Unknown, Fenced, Halted):
                 raise
             except (LakestreamError, OSError, ValueError) as error:
-                log.warning("the purge of %s failed, and is tried again: %s", purge.location, error)
+                log.warning("the purge of %s failed and runs again in the next round: %s", purge.location, error)
         self.purged_files += deleted
         return deleted
 
     async def _purge_one(self, uuid: str, purge: Purge, places: set[str], last: bool) -> int:
         folder, deleted = self._emptied.get(uuid), 0
         if folder is None:
-            folder, files = await asyncio.to_thread(self._doomed, uuid, purge, last)
+            folder, files = await asyncio.to_thread(self._files_to_delete, uuid, purge, last)
             deleted += await asyncio.to_thread(self._delete, folder or purge.location, files, places, last)
-        if folder is not None and is_deserted(folder, places):
-            deleted += await asyncio.to_thread(self._empty, folder)
+        if folder is not None and is_unused(folder, places):
+            deleted += await asyncio.to_thread(self._delete_folder, folder)
         if folder is not None and not last:
             self._emptied[uuid] = folder
         else:
@@ -93,7 +92,7 @@ class Purger:
         return deleted
 
     def _places(self, tables: list[CatalogTable]) -> set[str]:
-        """All folders that tables of the catalog have files in. A stream's table has all its files in its own."""
+        """All folders in which tables of the catalog have files. A stream's table has its files in one folder."""
         found: set[str] = set()
         known: dict[str, tuple[str, ...]] = {}
         for table in tables:
@@ -109,17 +108,17 @@ class Purger:
         except (Missing, Corrupt, Rejected):
             return (canonical(root_of(location)),)
 
-    def _doomed(self, uuid: str, purge: Purge, last: bool) -> tuple[str | None, set[str]]:
-        """The folder that goes whole, if it is the warehouse's and has the uuid, and the files that go one by one."""
+    def _files_to_delete(self, uuid: str, purge: Purge, last: bool) -> tuple[str | None, set[str]]:
+        """The folder to delete whole (None unless it lies in the warehouse and carries the uuid), and single files."""
         try:
             metadata = self._files.load(purge.location)
-            folder, own = metadata["location"], occupied(purge.location, metadata)
+            folder, own = metadata.location, occupied(purge.location, metadata)
             files = still_reachable(self._store, purge.location, metadata, last=last)
         except (Missing, Corrupt, Rejected):
             folder, files = root_of(purge.location), {canonical(purge.location)}
             own = (folder,)
         if not self._warehouse.admits(folder):
-            log.warning("%s is outside the warehouse: its files stay", folder)
+            log.warning("%s lies outside the warehouse and the allowed locations: its files are not deleted", folder)
             return None, set()
         named = folder if self._warehouse.path_of(folder) is not None and carries_id(folder, uuid) else None
         return named, {
@@ -128,42 +127,43 @@ class Purger:
             and not (named and within(named, uri))
         }  # fmt: skip
 
-    def _delete(self, whose: str, files: set[str], places: set[str], last: bool) -> int:
-        """Delete these files, but none of a stream's, or in a place of another table.
+    def _delete(self, origin: str, files: set[str], places: set[str], last: bool) -> int:
+        """Delete these files, except files of streams' tables and files in a folder of another table.
 
-        `last`: a file that cannot be deleted stays, and does not keep the others.
+        If `last`, a file that cannot be deleted is left, and the others are deleted.
         """
-        found = sorted(uri for uri in files if not self._warehouse.of_streams(uri) and is_deserted(uri, places))
-        stay = 0
+        found = sorted(uri for uri in files if not self._warehouse.of_streams(uri) and is_unused(uri, places))
+        undeletable = 0
         for some in chunks(found, DELETED_AT_ONCE):
             try:
                 self._store.delete(some)
             except (LakestreamError, OSError, ValueError):
                 if not last:
                     raise
-                stay += sum(not self._is_deleted(uri) for uri in some)
+                undeletable += sum(not self._is_deleted(uri) for uri in some)
         if found:
-            log.info("purged %d files that %s led to", len(found) - stay, whose)
-        return len(found) - stay
+            log.info("purged %d files of the table at %s", len(found) - undeletable, origin)
+        return len(found) - undeletable
 
     def _is_deleted(self, uri: str) -> bool:
         try:
             self._store.delete([uri])
         except (LakestreamError, OSError, ValueError) as error:
-            log.warning("%r stays, although its table is purged: %s", uri, error)
+            log.warning("%r cannot be deleted, although its table is purged: %s", uri, error)
             return False
         return True
 
-    def _empty(self, folder: str) -> int:
+    def _delete_folder(self, folder: str) -> int:
         found = [uri for uri, _ in self._store.list(folder.rstrip("/") + "/")]
         for some in chunks(found, DELETED_AT_ONCE):
             self._store.delete(some)
         if found:
-            log.info("purged %d files of %s", len(found), folder)
+            log.info("purged %d files in the folder %s", len(found), folder)
         return len(found)
 
 
-def is_deserted(folder: str, places: Iterable[str]) -> bool:
-    """Whether no table has files in the folder, or the folder lies in a table's."""
+def is_unused(folder: str, places: Iterable[str]) -> bool:
+    """Whether no table's folder overlaps with this folder or file."""
+
     place = canonical(folder)
     return not any(overlap(place, other) for other in places)

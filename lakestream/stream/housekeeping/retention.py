@@ -1,9 +1,9 @@
-"""Retention: what is too old, or too much, goes: from the log by a command (L24), its bytes by the collector later.
+"""Retention: a command moves the start of a log past records that are too old or too many (L24).
 
-Records go by whole entries, and those that are rows of a table by the ranges in which they landed; the table's care
-removes the rows later (T21). Age is measured from when an entry's object was appended, or a range landed, in cluster
-time (L14), so no client's clock can keep or drop anything. Of a stream that is too large at least the limit stays, as
-in Kafka. The same rounds forget producers and committed offsets that nobody used for long.
+The collector deletes the bytes later, and the table's care removes the rows (T21). Records in the WAL go by whole
+entries, landed records by the ranges in which they landed. Age counts from the append of the entry's object, or from
+the landing of the range, in cluster time (L14), so no client's clock can keep or drop a record. A stream that is too
+large keeps at least its limit, as in Kafka. The same rounds expire unused producers and committed offsets.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from lakestream.model.state import State
 from lakestream.model.streams import STRIDE, Stream, WalObject
 from lakestream.model.topics import Topic
 from lakestream.stream.housekeeping.collector import is_first_broker
-from lakestream.stream.long_work import Steps, chunks, in_turns
+from lakestream.stream.long_work import Steps, chunks, run_in_steps
 from lakestream.stream.rules import TopicRules
 
 log = logging.getLogger(__name__)
 
 ENTRIES_AT_ONCE = 10_000
-"""Entries that one command may drop, and that one stream gives up in one: folding must not stall the brokers."""
+"""The most entries that one command drops: folding a command must not stall the brokers."""
 STREAMS_AT_ONCE = 1000
 GROUPS_AT_ONCE = 500
-"""Groups that are looked at in one turn."""
+"""How many groups one step checks."""
 
 RulesOf = Callable[[Topic], TopicRules]
 
 
 class Trim(NamedTuple):
-    """Let a log begin at `start`, which drops so many entries."""
+    """Move the start of a log to `start`, which drops `entries` entries."""
 
     stream: int
     start: int
@@ -49,7 +49,7 @@ class Trim(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """How long unused things are remembered, and how often they are looked for."""
+    """How long unused producers and committed offsets are kept, and how often they are looked for."""
 
     producers_ms: int = 86_400_000
     offsets_ms: int = 604_800_000
@@ -68,7 +68,7 @@ class Retention:
         self.trimmed_entries = 0
 
     async def apply(self) -> int:
-        """One round; how many entries were dropped. Raises Retry, Unknown or Fenced: the next round goes on."""
+        """Run one round; returns how many entries it dropped. May raise Retry, Unknown or Fenced."""
         replica = self._replica
         if not is_first_broker(replica.state, replica.member_id):
             return 0
@@ -89,7 +89,7 @@ class Retention:
         return dropped
 
     async def _trim(self, waiting: list[Trim]) -> int:
-        """Propose all that is waiting, in commands of bounded weight; how many entries went."""
+        """Propose the waiting trims in commands of ENTRIES_AT_ONCE at most; returns how many entries were dropped."""
         dropped = 0
         while waiting:
             taken: list[Trim] = []
@@ -97,13 +97,13 @@ class Retention:
             while waiting and len(taken) < STREAMS_AT_ONCE and entries + waiting[-1].entries <= ENTRIES_AT_ONCE:
                 taken.append(waiting.pop())
                 entries += taken[-1].entries
-            if await self._say(AdvanceLogStart([trim[:2] for trim in taken])):
+            if await self._propose(AdvanceLogStart([trim[:2] for trim in taken])):
                 dropped += entries
         self.trimmed_entries += dropped
         return dropped
 
     async def _expire(self) -> None:
-        """Forget idle producers (L18) and the offsets of groups that are gone, now and then."""
+        """Every `every_s`, expire idle producers (L18) and committed offsets of groups without members."""
         now_s = self._clock.monotonic()
         if now_s - self._expired_s < self._expiry.every_s:
             return
@@ -111,17 +111,17 @@ class Retention:
         state = self._replica.state
         before_ms = state.members.time_ms - self._expiry.producers_ms
         while _has_idle_producers(self._replica.state, before_ms):
-            if not await self._say(ExpireProducers(before_ms)):
+            if not await self._propose(ExpireProducers(before_ms)):
                 break
         before_ms = state.members.time_ms - self._expiry.offsets_ms
         if self._replica.state.level < BOUNDED:
             if any(overdue(self._replica.state, before_ms)):
-                await self._say(ExpireOffsets(before_ms))
+                await self._propose(ExpireOffsets(before_ms))
             return
-        for names in await in_turns(_overdue_groups(self._replica.state, before_ms)):
-            await self._say(ExpireGroups(before_ms, names))
+        for names in await run_in_steps(_overdue_groups(self._replica.state, before_ms)):
+            await self._propose(ExpireGroups(before_ms, names))
 
-    async def _say(self, body: Body) -> bool:
+    async def _propose(self, body: Body) -> bool:
         outcome = await self._replica.propose(body)
         if isinstance(outcome, No):
             log.error("%s was refused: %s", type(body).__name__, outcome.message)
@@ -129,7 +129,7 @@ class Retention:
 
 
 def _overdue_groups(state: State, before_ms: int) -> Steps[list[list[str]]]:
-    """The groups that have something to forget, in lists that are each light enough for one command."""
+    """The groups with offsets to expire, in lists of ENTRIES_AT_ONCE offsets at most, one command each."""
     found: list[list[str]] = [[]]
     weight = 0
     for names in chunks(list(state.groups.by_name), GROUPS_AT_ONCE):
@@ -147,14 +147,14 @@ def _overdue_groups(state: State, before_ms: int) -> Steps[list[list[str]]]:
 
 
 def _has_idle_producers(state: State, before_ms: int) -> bool:
-    """From level BOUNDED on the first producer is the one that was not used for longest."""
+    """Whether a producer was last used before `before_ms`. From level BOUNDED on the first one is the longest idle."""
     producers = state.producers.by_id.values()
     first = producers if state.producers.limits is None else islice(producers, 1)
     return any(producer.used_ms < before_ms for producer in first)
 
 
 def due(state: State, topics: Iterable[Topic], rules_of: RulesOf, now_ms: int) -> list[Trim]:
-    """The streams whose oldest entries have to go; of each no more than one command may drop."""
+    """The log starts to move; a stream drops ENTRIES_AT_ONCE entries at most."""
     trims = []
     objects, by_id = state.streams.objects, state.streams.by_id
     for topic in topics:
@@ -166,7 +166,7 @@ def due(state: State, topics: Iterable[Topic], rules_of: RulesOf, now_ms: int) -
             if stream is None or (not stream.bases and stream.landed <= stream.start):
                 continue
             start, all_landed = overdue_landed(stream, state.catalog.landings.get(topic.id), rules, now_ms)
-            # Where rows outlive their records, what has not become a row yet waits for that.
+            # With a table retention of its own, rows outlive their records: a record is not dropped before it landed.
             waits = TABLE_RETENTION in topic.configs and topic.configs.get(TABLE_ENABLED) != "false"
             entries = overdue_entries(stream, objects, rules, now_ms) if all_landed and not waits else 0
             if entries:
@@ -177,9 +177,9 @@ def due(state: State, topics: Iterable[Topic], rules_of: RulesOf, now_ms: int) -
 
 
 def light_starts(state: State, starts: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """New log starts, as (stream, offset), in lists that are each light enough for one command.
+    """New log starts, as (stream, offset), in lists of ENTRIES_AT_ONCE entries at most, one command each.
 
-    A stream that gives up very many entries comes in several lists.
+    A stream that drops more entries is in several lists.
     """
     some: list[tuple[int, int]] = []
     weight = 0
@@ -201,7 +201,7 @@ def light_starts(state: State, starts: Iterable[tuple[int, int]]) -> Iterator[li
 
 
 def overdue_landed(stream: Stream, landing: Landing | None, rules: TopicRules, now_ms: int) -> tuple[int, bool]:
-    """Where the log has to start as far as its rows go, and whether none of those are left."""
+    """The log start that retention gives by landed ranges, and whether it lies at or above the progress."""
     start = stream.start
     if landing is None or stream.landed <= start:
         return start, True
@@ -219,7 +219,7 @@ def overdue_landed(stream: Stream, landing: Landing | None, rules: TopicRules, n
 
 
 def overdue_entries(stream: Stream, objects: dict[int, WalObject], rules: TopicRules, now_ms: int) -> int:
-    """How many of the oldest entries are too old, or are not needed to keep the size that is promised."""
+    """How many of the oldest entries are too old, or exceed the size that retention keeps."""
     refs, size = stream.refs, stream.size
     before_ms = now_ms - rules.retention_ms if rules.retention_ms >= 0 else -1
     kept_bytes = rules.retention_bytes
@@ -229,4 +229,3 @@ def overdue_entries(stream: Stream, objects: dict[int, WalObject], rules: TopicR
         if objects[refs[at]].time_ms >= before_ms and not 0 <= kept_bytes <= size:
             return index
     return min(len(stream.bases), ENTRIES_AT_ONCE)
-

@@ -1,7 +1,7 @@
-"""The housekeeping of a broker, on a schedule: collecting, retention, moving, finishing long topics.
+"""The housekeeping of a broker, on a schedule: collector, retention, mover, long topics, purger, lags of groups.
 
-A round that fails is logged and tried again at its next turn; nothing here can end a broker. Nothing is judged while
-our own heartbeats do not fold, since then the state at hand may be an old one (L13).
+A round that fails is logged and runs again at its next time; it never ends the broker. No round runs while this
+broker's heartbeats do not fold, since its state may be old then (L13).
 """
 
 import asyncio
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """How often."""
+class UpkeepSchedule:
+    """The seconds between two rounds of each task."""
 
     finish_s: float = 1.0
     collect_s: float = 60.0
@@ -30,18 +30,16 @@ class Schedule:
     move_s: float = 5.0
     measure_s: float = 15.0
     move_bytes_s: int = 16 * 1024 * 1024
-    """About how fast the mover goes when nothing presses."""
+    """The mover's rate of writing while the state is not filling."""
 
 
 class Upkeep:
-    """Runs the collector, retention, the mover and, where there are tables, the purger side by side.
-
-    Topics that are being made or deleted in pieces are finished, and the lags of groups measured, beside them.
-    """
+    """Runs the housekeeping tasks side by side; the purger and the lags of groups only if they are given."""
 
     def __init__(
-        self, membership: Membership, collector: Collector, retention: Retention, mover: Mover, schedule: Schedule,
-        long_topics: LongTopics, purge: Callable[[], Awaitable[int]] | None = None, lags: GroupLags | None = None,
+        self, membership: Membership, collector: Collector, retention: Retention, mover: Mover,
+        schedule: UpkeepSchedule, long_topics: LongTopics, purge: Callable[[], Awaitable[int]] | None = None,
+        lags: GroupLags | None = None,
     ) -> None:  # fmt: skip
         self._membership = membership
         self._collector = collector
@@ -53,11 +51,11 @@ class Upkeep:
         self._lags = lags
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._every(self._schedule.finish_s, self._long_topics.finish), name="long topics")
             group.create_task(self._every(self._schedule.collect_s, self._collector.collect), name="collector")
-            group.create_task(self._every(self._schedule.move_s, self._collector.let_go), name="cache")
+            group.create_task(self._every(self._schedule.move_s, self._collector.drop_dead_from_cache), name="cache")
             group.create_task(self._every(self._schedule.retention_s, self._retention.apply), name="retention")
             group.create_task(self._every(self._schedule.move_s, self._move), name="mover")
             if self._lags is not None:
@@ -73,18 +71,18 @@ class Upkeep:
             try:
                 await work()
             except LakestreamError as error:
-                log.warning("%s is put off: %s", work.__qualname__, error)
+                log.warning("%s failed and runs again in %g s: %s", work.__qualname__, seconds, error)
             except Exception:
-                # A fault in housekeeping must not take the broker down: it serves well without, for a while.
-                log.exception("%s failed", work.__qualname__)
+                # A fault in housekeeping must not stop the broker, which can serve without it for a while.
+                log.exception("a fault in %s", work.__qualname__)
 
     async def _move(self) -> int:
-        """Merge until nothing is left to merge, with pauses that leave room for clients unless the state is full."""
+        """Merge until no merge is worth it, with pauses for the clients' work unless the state is filling."""
         total = 0
         while self._membership.current:
             moved = await self._mover.step()
             if not moved:
                 break
             total += moved
-            await asyncio.sleep(0 if self._mover.pressed else moved / self._schedule.move_bytes_s)
+            await asyncio.sleep(0 if self._mover.state_is_filling else moved / self._schedule.move_bytes_s)
         return total

@@ -7,12 +7,12 @@ from lakestream.testing.lake.pipeline_node import GRACE_S, EngineFaults, Pipelin
 from lakestream.testing.lake.record_ledger import RecordLedger
 from lakestream.testing.lake.table_store import FaultyTables
 from lakestream.testing.lake.table_witness import AuditedTables, TableWitness
-from lakestream.testing.simulation.cluster import Cluster, ClusterFaults, Life, Seat
+from lakestream.testing.simulation.cluster import ClusterFaults, MemberProcess, Seat, SimulatedCluster
 from lakestream.testing.simulation.event_loop import Process, SimClock, SimulatedLoop
 from lakestream.testing.simulation.node import Classes, NodeOptions
 
 
-class LakeCluster(Cluster):
+class LakeCluster(SimulatedCluster):
     """The brokers, the pipelines, their stores, and the witnesses."""
 
     ledger: RecordLedger
@@ -33,14 +33,14 @@ class LakeCluster(Cluster):
             Seat(member, SimClock(loop, self.chance.randint(-faults.skew_ms, faults.skew_ms)), f"pipeline-{number}")
             for number, member in enumerate(pipeline.members)
         ]
-        self.landers: dict[str, PipelineNode] = {}
-        """Who sits on the pipelines' seats now, by the seat's name."""
+        self.pipeline_nodes: dict[str, PipelineNode] = {}
+        """The latest pipeline of each seat, by the seat's name."""
 
     @property
     def all_seats(self) -> list[Seat]:
         return [*self.seats, *self.pipelines]
 
-    def _sit_down(self, seat: Seat, process: Process) -> Life:
+    def _make_member(self, seat: Seat, process: Process) -> MemberProcess:
         log_link = self._link("log", self.faults.log, seat, process)
         wal_link = self._link("wal", self.faults.wal, seat, process)
         tables_link = self._link("tables", self.faults.tables, seat, process)
@@ -49,8 +49,8 @@ class LakeCluster(Cluster):
         if seat in self.seats:
             seat.node = self._broker(seat, process, log_link, wal_link, tables)
             return seat.node
-        process.apart = True
-        node = self.landers[seat.name] = PipelineNode(
+        process.separate_pools = True
+        node = self.pipeline_nodes[seat.name] = PipelineNode(
             seat.id,
             FaultyLog(self.log, log_link),
             FaultyWal(self.wal, wal_link),
@@ -66,12 +66,12 @@ class LakeCluster(Cluster):
     def heal(self) -> None:
         super().heal()
         self.engine_faults = EngineFaults()
-        for node in self.landers.values():
+        for node in self.pipeline_nodes.values():
             node.engine.faults = self.engine_faults
 
-    def renew(self) -> None:
-        """Other pipelines take over, whose clocks are right: what the former ones left is nobody's from now on."""
+    def replace_pipelines(self) -> None:
+        """Replace the pipelines by new ones with right clocks, which may remove the files that the old ones left."""
         for seat in self.pipelines:
             seat.clock.skew_ms = 0
             self.kill(seat)
-        self.tables.grace_ms = 0  # people will say that nobody reads any more
+        self.tables.grace_ms = 0  # the operator's requests at the end remove files without a grace

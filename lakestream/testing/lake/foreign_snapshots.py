@@ -1,4 +1,4 @@
-"""Snapshots as another engine makes them: plain Arrow files, manifests without our notes, commits in REST's words."""
+"""Snapshots as another engine writes them: plain Arrow files, manifests without our notes, REST commit requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakestream.data.tables.files.column_ids import OFFSET_ID, PARTITION_ID
 from lakestream.data.tables.files.file_stats import int_bound, long_bound
-from lakestream.data.tables.files.stream_columns import OFFSET_ID, PARTITION_ID
 from lakestream.data.tables.iceberg.manifests.files import (
     ADDED,
     DATA,
@@ -40,15 +40,15 @@ _DELETES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A snapshot that is written and waits for its commit."""
+    """The commit request of a snapshot whose files are written."""
 
     snapshot_id: int
     request: CommitRequest
     written: tuple[str, ...]
 
 
-class OtherEngine:
-    """Prepares snapshots on top of one version of a table."""
+class SnapshotWriter:
+    """Writes snapshots on top of one version of a table."""
 
     def __init__(self, store: TableStore, table: Table, chance: Random) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class OtherEngine:
         self._written: list[str] = []
 
     def replace(self, removed: set[str], rows: Rows, operation: str, now_ms: int) -> Prepared:
-        """Data files go, and their rows come again as others: in another order, cut into files anyhow."""
+        """Replace data files by new ones with these rows, cut into files at a random place."""
         cut = self._chance.randint(0, rows.num_rows)
         parts = [part for part in (rows.slice(0, cut), rows.slice(cut)) if part.num_rows]
         manifests = self._without(removed)
@@ -69,7 +69,7 @@ class OtherEngine:
         return self._prepared(manifests, operation, now_ms)
 
     def delete(self, places: Mapping[str, Sequence[int]], now_ms: int) -> Prepared:
-        """Rows go by their positions."""
+        """Delete rows by their positions in data files."""
         pairs = [(path, place) for path in sorted(places) for place in sorted(places[path])]
         rows = pa.table([[path for path, _ in pairs], [place for _, place in pairs]], schema=_DELETES)
         file = self._put(rows, "deletes") | {"content": POSITION_DELETES}
@@ -115,7 +115,7 @@ class OtherEngine:
         return kept
 
     def _manifest(self, content: int, files: Sequence[dict[str, Any]], how: Any = None) -> ManifestFile:
-        """Of entries, or of new files."""
+        """Write a manifest of entries, or of new files."""
         entries = [
             file if "data_file" in file else {
                 "status": ADDED, "snapshot_id": self._id, "sequence_number": None, "file_sequence_number": None,

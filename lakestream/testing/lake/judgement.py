@@ -1,10 +1,10 @@
-"""What must hold of tables when all is healed and quiet: they are the stream, to the row, and nothing lies about."""
+"""The checks of tables after all faults have ended: rows equal the records of the stream, and no file is left over."""
 
 import asyncio
 from collections.abc import Sequence
 
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
-from lakestream.data.tables.iceberg.snapshots_since import runs, since
+from lakestream.data.tables.iceberg.snapshots_since import runs_to_compare, unaccounted_snapshots
 from lakestream.model.catalog.care import DONE
 from lakestream.model.catalog.names import root_of
 from lakestream.model.topics import Topic
@@ -21,19 +21,19 @@ PURGES_S = 60
 
 
 async def judge_lake(cluster: LakeCluster, operator: Operator, topics: Sequence[bytes]) -> None:
-    """Raises Violation."""
+    """Raise Violation unless all holds."""
     await judge(cluster, topics)
     state = cluster.auditor.state
     for topic_id in topics:
         _judge_rows(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
-        _judge_memory(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
+        _judge_marks(cluster, state.topics.by_id[topic_id], cluster.witness.watched[topic_id])
     await _judge_files(cluster, operator, topics)
     _judge_accounts(cluster, topics)
     cluster.check()
 
 
 def _judge_rows(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
-    """Every record has its row, or was deleted, or was below the log start before it could land."""
+    """Every record has its row, unless it was deleted, or fell below the log start before it landed."""
     for partition, stream_id in enumerate(topic.streams):
         stream = cluster.auditor.state.streams.by_id[stream_id]
         for offset in range(stream.next):
@@ -45,11 +45,11 @@ def _judge_rows(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
             elif row != cluster.ledger.current(place):
                 raise Violation(f"the row {cell} is {row}, and should be {cluster.ledger.current(place)}")
     if len(watched.cells) > len(watched.landed):
-        raise Violation("the table has rows that never landed")
+        raise Violation("the table has rows that did not land from the stream")
 
 
-def _judge_memory(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
-    """What the state remembers of each partition is the sum of what landed (T16)."""
+def _judge_marks(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
+    """The marks in the state add up to the records that landed, for each partition (T16)."""
     landing = cluster.auditor.state.catalog.landings[topic.id]
     if landing.held:
         raise Violation(f"topic {topic.name} is still held: {landing.held}")
@@ -58,11 +58,11 @@ def _judge_memory(cluster: LakeCluster, topic: Topic, watched: Watched) -> None:
         told = sum(mark.records for mark in marks), sum(mark.digest for mark in marks) % 2**64
         true = sum(one.records for one in ranges), sum(one.digest for one in ranges) % 2**64
         if told != true:
-            raise Violation(f"the state remembers {told} of partition {partition}, but {true} landed")
+            raise Violation(f"the marks of partition {partition} add up to {told}, but {true} landed")
 
 
 async def _judge_files(cluster: LakeCluster, operator: Operator, topics: Sequence[bytes]) -> None:
-    """When somebody has asked for it no file is left that no snapshot of a table needs (C10, T12)."""
+    """After an operator's request no file is left that no snapshot of a table needs (C10, T12)."""
     left: list[str] = []
     await _purged(cluster)
     for _ in range(ROUNDS):
@@ -70,8 +70,8 @@ async def _judge_files(cluster: LakeCluster, operator: Operator, topics: Sequenc
         for request in asked:
             answer = await operator.answer(request)
             if answer.status != DONE:
-                raise Violation(f"orphans cannot be removed though all is well: {answer.text}")
-        left = _left_over(cluster) + _outlived(cluster, topics)
+                raise Violation(f"orphans cannot be removed though all faults have ended: {answer.text}")
+        left = _left_over(cluster) + _rows_below_retention(cluster, topics)
         if not left:
             return
         await asyncio.sleep(1.5)
@@ -79,7 +79,7 @@ async def _judge_files(cluster: LakeCluster, operator: Operator, topics: Sequenc
 
 
 async def _purged(cluster: LakeCluster) -> None:
-    """Wait until the last look at the places of dropped tables is over."""
+    """Wait until all dropped tables are purged."""
     for _ in range(PURGES_S):
         if not cluster.auditor.state.catalog.purges:
             return
@@ -87,8 +87,8 @@ async def _purged(cluster: LakeCluster) -> None:
     raise Violation(f"dropped tables are not purged: {cluster.auditor.state.catalog.purges}")
 
 
-def _outlived(cluster: LakeCluster, topics: Sequence[bytes]) -> list[str]:
-    """Files whose rows all are below what their table keeps (T21)."""
+def _rows_below_retention(cluster: LakeCluster, topics: Sequence[bytes]) -> list[str]:
+    """Files all of whose rows are below the first offset that their table keeps (T21)."""
     state, found = cluster.auditor.state, []
     for topic_id in topics:
         kept = keep_from(state, state.topics.by_id[topic_id])
@@ -102,17 +102,17 @@ def _outlived(cluster: LakeCluster, topics: Sequence[bytes]) -> list[str]:
 
 
 def _judge_accounts(cluster: LakeCluster, topics: Sequence[bytes]) -> None:
-    """All that others did is accounted for; that it adds up the witness sees (T16)."""
+    """All commits of other engines are accounted for; the witness checks the sums (T16)."""
     for topic_id in topics:
         landing, watched = cluster.auditor.state.catalog.landings[topic_id], cluster.witness.watched[topic_id]
         metadata = TableMetadata.parse(cluster.tables.get(watched.location))
-        past = since(metadata, landing.accounted)
-        if others := runs(past, metadata, landing.accounted, outside=False):
-            raise Violation(f"snapshots of others are not accounted for: {others}")
+        unaccounted = unaccounted_snapshots(metadata, landing.accounted)
+        if others := runs_to_compare(unaccounted, metadata, landing.accounted, external=False):
+            raise Violation(f"snapshots of other engines are not accounted for: {others}")
 
 
 def _left_over(cluster: LakeCluster) -> list[str]:
-    """Files that no snapshot needs, where nothing waits to be purged."""
+    """Files that no snapshot needs, outside of the folders of dropped tables."""
     tables = cluster.auditor.state.catalog.tables.values()
     needed: set[str] = set()
     for table in tables:

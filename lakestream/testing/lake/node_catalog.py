@@ -1,4 +1,4 @@
-"""A simulated broker's part for tables: the catalog's commits as the REST protocol makes them, and the purger."""
+"""A simulated broker's catalog: commits as the REST protocol makes them, and the purger."""
 
 from random import Random
 
@@ -14,15 +14,15 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import Warehouse, warehouse_uri
 from lakestream.model.catalog.tables import TableKey
 from lakestream.model.reasons import Reason
-from lakestream.protocol.http.iceberg.drafts import CommitRequest, Draft, Drafting
+from lakestream.protocol.http.iceberg.drafts import CommitRequest, Drafting, TableDraft
 from lakestream.protocol.http.iceberg.errors import CatalogError, of_exception
-from lakestream.protocol.http.iceberg.places import Places
+from lakestream.protocol.http.iceberg.places import TablePlaces
 from lakestream.protocol.http.iceberg.tables import Tables
 from lakestream.stream.housekeeping.purger import Purger
 
 
 class NodeCatalog:
-    """What the HTTP handlers do with the parts, without HTTP. It comes to be with the first request."""
+    """Uses the catalog's parts as the HTTP handlers do; the first request makes the parts."""
 
     def __init__(self, replica: Replica, store: TableStore, clock: Clock, random: Random, grace_ms: int) -> None:
         self._replica = replica
@@ -37,7 +37,7 @@ class NodeCatalog:
             replica = self._replica
             files = MetadataFiles(self._store, self._random)
             warehouse = Warehouse(warehouse_uri(self._store.root, replica.state.cluster))
-            places = Places(warehouse, lambda: replica.state.catalog.homes())
+            places = TablePlaces(warehouse, lambda: replica.state.catalog.homes())
             drafting = Drafting(self._store, files, places, self._clock, self._random)
             purger = Purger(replica, self._store, files, warehouse, self._grace_ms)
             self._made = Tables(replica, drafting, files), purger
@@ -50,23 +50,23 @@ class NodeCatalog:
         try:
             return _table(await self._parts()[0].load(key))
         except (CatalogError, LakestreamError) as error:
-            raise _told(error) from error
+            raise _as_client_error(error) from error
 
     async def commit(self, key: TableKey, request: CommitRequest) -> Table:
-        """The table after it. Raises Rejected or Retry if it certainly did not happen, else Unknown."""
+        """Commit; returns the new table. Raises Rejected or Retry if it certainly did not happen, or Unknown."""
         try:
             [draft] = await self._parts()[0].commit([(key, request)])
         except (CatalogError, LakestreamError, Refused, Conflict, Invalid) as error:
-            raise _told(error) from error
+            raise _as_client_error(error) from error
         return _table(draft)
 
 
-def _table(draft: Draft) -> Table:
+def _table(draft: TableDraft) -> Table:
     return Table(draft.location, TableMetadata.parse(draft.metadata))
 
 
-def _told(error: Exception) -> LakestreamError:
-    """As a client takes the answer's status (T17)."""
+def _as_client_error(error: Exception) -> LakestreamError:
+    """The error by the answer's HTTP status, as a client understands it (T17)."""
     answer = of_exception(error)
     assert answer is not None, "each of these kinds has an answer"
     if answer.status == 409:

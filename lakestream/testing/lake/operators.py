@@ -1,11 +1,11 @@
-"""People who ask for care of tables, as `lakestream tables` does: by a command, again if its answer is lost."""
+"""Operators that request care of tables as `lakestream tables` does: by a command, again if its answer is lost."""
 
 import asyncio
 
 from lakestream.errors import Rejected
 from lakestream.model.catalog.care import CareRequest, RequestCare
 from lakestream.model.reasons import Reason
-from lakestream.testing.lake.care_witness import Span
+from lakestream.testing.lake.care_witness import RowRange
 from lakestream.testing.lake.cluster import LakeCluster
 from lakestream.testing.simulation.clients import Client
 from lakestream.testing.simulation.ledger import Violation
@@ -16,7 +16,7 @@ KINDS = ("optimize", "optimize", "expire", "orphans", "delete", "delete", "repai
 
 
 class Operator(Client):
-    """Asks for something from time to time, until told to stop."""
+    """Requests random care at random times until `stopped`."""
 
     def __init__(self, cluster: LakeCluster, name: str, topics: list[bytes]) -> None:
         super().__init__(cluster, name)
@@ -31,7 +31,7 @@ class Operator(Client):
                 await self.request(self.chance.choice(self._topics), self.chance.choice(KINDS))
 
     async def request(self, topic_id: bytes, kind: str, **arguments: str) -> bytes:
-        """Note a request in the state; what it is called."""
+        """Note a request in the state; returns the request's id."""
         request = self.chance.randbytes(16)
         if not arguments:
             arguments = self._arguments(request, topic_id, kind)
@@ -40,11 +40,11 @@ class Operator(Client):
             await self.ask(lambda node: node.propose(body))
         except Rejected as error:
             if error.reason not in (Reason.UNKNOWN_TOPIC, Reason.CARE_FULL):
-                raise Violation(f"{self.name} may ask for {kind}, but was told: {error}") from error
+                raise Violation(f"{self.name} may request {kind}, but was refused: {error}") from error
         return request
 
     async def answer(self, request: bytes) -> CareRequest:
-        """What came of it. Nobody waits for ever."""
+        """Wait for the request's end. Raises Violation if it takes more than ANSWERED_S."""
         deadline = self.cluster.loop.time() + ANSWERED_S
         while True:
             one = self.lake.auditor.state.care.requests[request]
@@ -65,7 +65,7 @@ class Operator(Client):
                 partition = self.chance.randrange(len(streams))
                 end = self.lake.auditor.state.streams.by_id[streams[partition]].next
                 start = self.chance.randint(0, end)
-                span = Span(partition, start, start + self.chance.randint(1, 8))
+                span = RowRange(partition, start, start + self.chance.randint(1, 8))
                 self.lake.witness.care.spans[request] = span
                 return {"where": span.where}
         return {}

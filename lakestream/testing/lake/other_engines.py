@@ -1,8 +1,8 @@
-"""Other engines at work on streams' tables, through the catalog's own commits: they delete, change, rewrite, expire.
+"""Other engines that use streams' tables through the catalog: they delete, update, rewrite and expire.
 
-Each takes a while between what it read and what it commits, so anything may have happened meanwhile. It tells the
-witness beforehand what its snapshot will do to rows. A definite no makes it clean up and begin anew; where the outcome
-is unknown it asks with the very same commit again (T17).
+Each engine pauses between reading and committing, so the table may have changed meanwhile. It notes at the witness
+beforehand which rows its snapshot changes. After a refusal it deletes its files and begins anew; if the outcome is
+unknown it sends the same commit again (T17).
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from lakestream.model.catalog.names import STREAMS
 from lakestream.model.reasons import Reason
 from lakestream.protocol.http.iceberg.drafts import CommitRequest
 from lakestream.testing.lake.cluster import LakeCluster
-from lakestream.testing.lake.foreign_snapshots import OtherEngine, Prepared
-from lakestream.testing.lake.live_files import LiveFile, Rows, live_files, reachable
+from lakestream.testing.lake.foreign_snapshots import Prepared, SnapshotWriter
+from lakestream.testing.lake.live_files import Rows, SnapshotFile, live_files, reachable
 from lakestream.testing.lake.table_witness import Cell, Intent, contents
 from lakestream.testing.simulation.clients import Client
 from lakestream.testing.simulation.event_loop import WALL_START_MS
@@ -27,13 +27,13 @@ from lakestream.testing.simulation.node import Node
 
 PAUSE_S = (0.02, 0.5)
 THINK_S = (0.0, 0.0, 0.01, 0.2, 1.0)
-"""Between reading and committing."""
+"""The pause between reading and committing."""
 SNAPSHOT_AGE_MS = "2000"
 
 
 @dataclass(slots=True)
-class Figures:
-    """What was done, so that one sees that something was."""
+class CommitCounts:
+    """How many commits of each kind were made, and how many were refused."""
 
     deletes: int = 0
     updates: int = 0
@@ -42,14 +42,14 @@ class Figures:
     refused: int = 0
 
 
-class Foreigner(Client):
-    """Does something to a topic's table from time to time, until told to stop."""
+class ForeignEngine(Client):
+    """Makes random commits to a topic's table at random times until `stopped`."""
 
     def __init__(self, cluster: LakeCluster, name: str, topic: str, expires: bool) -> None:
         super().__init__(cluster, name)
         self.timeout_s = 1.5
         self.lake = cluster
-        self.figures = Figures()
+        self.figures = CommitCounts()
         self.stopped = False
         self._expires = expires
         self._unsure = False
@@ -65,13 +65,13 @@ class Foreigner(Client):
             try:
                 await self.chance.choice(acts)()
             except Missing:
-                continue  # what it read was rewritten and expired meanwhile
+                continue  # a file that it reads was rewritten and expired meanwhile
 
-    # -- what it does -----------------------------------------------------------------------------------------------
+    # -- commits ----------------------------------------------------------------------------------------------------
 
     async def _delete(self) -> None:
-        """Copy on write."""
-        table, chosen = await self._look()
+        """Delete rows by copy on write."""
+        table, chosen = await self._choose_files()
         rows = self._rows(chosen)
         cells = [cell for cell, _ in contents(rows)]
         if not cells:
@@ -83,13 +83,13 @@ class Foreigner(Client):
             self.figures.deletes += 1
 
     async def _delete_places(self) -> None:
-        """Merge on read."""
-        table, chosen = await self._look()
+        """Delete rows by merge on read."""
+        table, chosen = await self._choose_files()
         places: dict[str, list[int]] = {}
         gone: set[Cell] = set()
         for one in chosen:
             dead = one.dead(self.lake.tables)
-            cells = [cell for cell, _ in contents(LiveFile(one.path, one.sequence, ()).live(self.lake.tables))]
+            cells = [cell for cell, _ in contents(SnapshotFile(one.path, one.sequence, ()).live(self.lake.tables))]
             live = [at for at in range(len(cells)) if at not in dead]
             places[one.path] = self.chance.sample(live, self.chance.randint(0, min(len(live), 3)))
             gone |= {cells[at] for at in places[one.path]}
@@ -99,8 +99,8 @@ class Foreigner(Client):
             self.figures.deletes += 1
 
     async def _update(self) -> None:
-        """A value is redacted; its offset stays."""
-        table, chosen = await self._look()
+        """Redact one value; the row keeps its offset."""
+        table, chosen = await self._choose_files()
         rows = self._rows(chosen)
         if not rows.num_rows:
             return
@@ -115,8 +115,8 @@ class Foreigner(Client):
             self.figures.updates += 1
 
     async def _rewrite(self) -> None:
-        """The same rows in another order."""
-        table, chosen = await self._look()
+        """Rewrite files with the same rows, perhaps in another order."""
+        table, chosen = await self._choose_files()
         rows = self._rows(chosen)
         rows = self._shuffled(rows, list(range(rows.num_rows)))
         prepared = self._engine(table).replace({one.path for one in chosen}, rows, "replace", self._now_ms())
@@ -124,7 +124,7 @@ class Foreigner(Client):
             self.figures.rewrites += 1
 
     async def _expire(self) -> None:
-        """Old snapshots go, and the files that only they needed, at once."""
+        """Expire old snapshots, and delete the files that only they need at once."""
         table = await self._load()
         metadata = table.metadata
         old = [head.snapshot_id for head in metadata.snapshots if head.snapshot_id != metadata.current_snapshot_id]
@@ -146,14 +146,14 @@ class Foreigner(Client):
         self.lake.tables.delete_at_once(sorted(before - kept))
 
     async def _set(self) -> None:
-        """From now on our own commits expire snapshots too."""
+        """Set a maximum age of snapshots, by which the pipeline's own commits expire snapshots too."""
         await self._load()
         updates = {"history.expire.max-snapshot-age-ms": SNAPSHOT_AGE_MS}
         await self._send(CommitRequest([], [{"action": "set-properties", "updates": updates}]))
 
-    # -- how it does it ---------------------------------------------------------------------------------------------
+    # -- parts of a commit ------------------------------------------------------------------------------------------
 
-    async def _look(self) -> tuple[Table, list[LiveFile]]:
+    async def _choose_files(self) -> tuple[Table, list[SnapshotFile]]:
         table = await self._load()
         found = live_files(self.lake.tables, table.metadata)
         await asyncio.sleep(self.chance.choice(THINK_S))
@@ -170,10 +170,10 @@ class Foreigner(Client):
             except Rejected:  # there is no table yet
                 await asyncio.sleep(self.chance.uniform(*PAUSE_S))
 
-    def _engine(self, table: Table) -> OtherEngine:
-        return OtherEngine(self.lake.tables, table, self.chance)
+    def _engine(self, table: Table) -> SnapshotWriter:
+        return SnapshotWriter(self.lake.tables, table, self.chance)
 
-    def _rows(self, chosen: list[LiveFile]) -> Rows:
+    def _rows(self, chosen: list[SnapshotFile]) -> Rows:
         return pa.concat_tables([ARROW_SCHEMA.empty_table(), *(one.live(self.lake.tables) for one in chosen)])
 
     def _shuffled(self, rows: Rows, places: list[int]) -> Rows:
@@ -193,7 +193,7 @@ class Foreigner(Client):
         return done is not None
 
     async def _send(self, request: CommitRequest) -> Table | None:
-        """The table after the commit; None if it is not made, or `unsure` whether it was."""
+        """Send a commit; returns the new table, or None if it was refused. `_unsure` says that an answer was lost."""
         self._unsure = False
 
         async def commit(node: Node) -> Table:
@@ -206,11 +206,11 @@ class Foreigner(Client):
             except Rejected as error:
                 if error.reason != Reason.STALE_PREMISE:
                     self.figures.refused += 1
-                    raise Violation(f"{self.name} may do this, but was told: {error}") from error
+                    raise Violation(f"{self.name} may commit this, but was refused: {error}") from error
                 return None
             except (Retry, Fenced, Unknown) as error:
                 self._unsure |= isinstance(error, Unknown)
                 self.drop_wire()
                 await asyncio.sleep(self.chance.uniform(0.05, 0.3))
             except LakestreamError as error:
-                raise Violation(f"{self.name} was told {error!r}") from error
+                raise Violation(f"{self.name} got {error!r}") from error

@@ -1,8 +1,8 @@
-"""One simulated pipeline: the real driver, lander, rounds, sweep and caretaker, around an engine that fails and lies.
+"""One simulated pipeline: the real driver, lander, rounds, sweep and caretaker, around an engine with faults.
 
-It is put together as pipeline/service.py does it, without Spark: tasks run in the thread that asks for them. What a
-cluster of workers does to a driver is drawn from the seed: a job fails with some of its files written, a task is done
-twice and one of its answers is thrown away, the engine dies and takes the process along.
+The parts are put together as in pipeline/service.py, without Spark: tasks run in the calling thread. The faults of a
+cluster of workers are drawn from the seed: a job fails after some of its files are written, a task runs twice and one
+of its answers is dropped, or the engine dies and the process with it.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 
 from lakestream.data.tables.conditions.condition import Condition, check_condition
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Timing
@@ -20,7 +20,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import Warehouse, warehouse_uri
 from lakestream.model.commands import Register
 from lakestream.model.levels import NEWEST
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.tasks import unpack_care_task
@@ -30,46 +30,49 @@ from lakestream.pipeline.landing.freshness import Freshness, FreshnessLimits
 from lakestream.pipeline.landing.lander import Lander
 from lakestream.pipeline.landing.planner import RoundLimits
 from lakestream.pipeline.landing.rounds import JobFailed, Work
+from lakestream.pipeline.landing.sweeper import Sweeper
 from lakestream.pipeline.landing.tasks import unpack_task
 from lakestream.pipeline.landing.worker import land_in
 from lakestream.pipeline.service import MEMBER_ID, ROLE, OneAtATime
+from lakestream.pipeline.tables.iceberg_format import IcebergFormat
+from lakestream.pipeline.tables.topic_tables import open_tables
 from lakestream.testing.simulation.ledger import Violation
 from lakestream.testing.simulation.threads import wait_for
 
 SLOW_S = (0.3, 1.0, 3.0)
 GRACE_S = 2.0
-QUICK_HISTORY = History(all_ms=700, tiers=((2_000, 200), (6_000, 1_000)), removed_ms=1_500)
+QUICK_HISTORY = SnapshotHistory(all_ms=700, tiers=((2_000, 200), (6_000, 1_000)), removed_ms=1_500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFaults:
-    """How likely it is that a task goes wrong."""
+    """The probability of each fault of a task."""
 
     twice: float = 0.0
     failed: float = 0.0
     died: float = 0.0
     slow: float = 0.1
-    """How often it takes its time."""
+    """The probability that a task takes one of SLOW_S."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """How the simulated pipelines are set up."""
+    """The settings of the simulated pipelines."""
 
     timing: Timing
     limits: RoundLimits
     freshness_s: float = 1.0
     slots: int = 1
     members: tuple[int, ...] = (MEMBER_ID,)
-    """The member id of each process: two with the same one take it over from each other."""
+    """The member id of each process: two processes with one id take it over from each other."""
     engine: EngineFaults = EngineFaults()
     care: CareLimits = field(default_factory=CareLimits)
-    schedule: Schedule = field(default_factory=Schedule)
-    history: History = QUICK_HISTORY
+    schedule: CareSchedule = field(default_factory=CareSchedule)
+    history: SnapshotHistory = QUICK_HISTORY
 
 
 class QuickDriver(Driver):
-    """All that takes minutes in a real cluster takes seconds here."""
+    """A driver whose minutes are seconds."""
 
     sweep_first_s = 1.0
     sweep_every_s = 2.5
@@ -77,7 +80,7 @@ class QuickDriver(Driver):
 
 
 class TrustingJobs(CareJobs):
-    """Conditions are checked in this process."""
+    """Care jobs that check conditions in this process, without a child process."""
 
     def condition_problem(self, where: str) -> str:
         return check_condition(where)
@@ -85,16 +88,18 @@ class TrustingJobs(CareJobs):
 
 @dataclass(frozen=True, slots=True)
 class PipelineClasses:
-    """What the parts are made of: a test that breaks a rule on purpose puts its own class here."""
+    """The classes of the parts: a test that breaks a rule on purpose passes a class of its own."""
 
     lander: type[Lander] = Lander
+    sweeper: type[Sweeper] = Sweeper
+    table_format: type[IcebergFormat] = IcebergFormat
     driver: type[QuickDriver] = QuickDriver
     jobs: type[CareJobs] = TrustingJobs
     caretaker: type[Caretaker] = Caretaker
 
 
 class SimEngine:
-    """pipeline.rounds.Engine in the calling thread; files go through the process's own link."""
+    """An Engine (pipeline/landing/rounds.py) that runs tasks in the calling thread, with the process's own link."""
 
     def __init__(self, store: TableStore, chance: Random, slots: int, faults: EngineFaults) -> None:
         self.slots = slots
@@ -108,7 +113,7 @@ class SimEngine:
         return [self._run(work, task) for task in tasks]
 
     def cancel(self, work: Work) -> None:
-        """Its thread is ended with the pipeline."""
+        """Do nothing: the thread ends with the pipeline."""
 
     def _run(self, work: Work, task: bytes) -> list[bytes]:
         drawn = self._chance.random()
@@ -126,7 +131,7 @@ class SimEngine:
 
     def _once(self, work: Work, task: bytes) -> list[bytes]:
         if work is care_task:
-            # What the simulated operators ask for is harmless, and a process for each would take seconds.
+            # In this process: the simulated operators' conditions are harmless, and child processes take seconds.
             return care_in(lambda: self._store, unpack_care_task(task), next(self._attempts), Condition)
         return land_in(self._store, unpack_task(task), next(self._attempts))
 
@@ -142,7 +147,9 @@ class PipelineNode:
         about = Register(b"", "", ROLE, "", 0, "", 1, NEWEST)
         self.membership = OneAtATime(self.replica, clock, random, about, options.timing)
         self.engine = SimEngine(tables, random, options.slots, options.engine)
-        self.lander = classes.lander(self.replica, tables, self._warehouse, clock, random, None, options.history)
+        self.topic_tables = open_tables(
+            self.replica, tables, self._warehouse, clock, random, None, options.history, classes.table_format
+        )
         self.driver: QuickDriver | None = None
         self._tables = tables
         self._clock = clock
@@ -158,12 +165,14 @@ class PipelineNode:
         await self.replica.start()
         options, classes = self._options, self._classes
         freshness = Freshness(FreshnessLimits(freshness_s=options.freshness_s))
+        tables, root = self.topic_tables, self._tables.root
         driver = classes.driver(
-            self.replica, self.lander, self.engine, self._clock, freshness, options.limits, self._tables.root
-        )
-        jobs = classes.jobs(self.lander, driver, self.engine, self._clock, options.care, self._tables.root)
+            self.replica, classes.lander(self.replica, tables), classes.sweeper(self.replica, tables), self.engine,
+            self._clock, freshness, options.limits, root,
+        )  # fmt: skip
+        jobs = classes.jobs(tables, driver, self.engine, options.care, root)
         caretaker = classes.caretaker(
-            self.replica, self.lander, jobs, self._clock, options.care, options.schedule
+            self.replica, tables, jobs, self._clock, self._random, options.care, options.schedule
         )
         self.membership.settled = driver.settled
         await self.membership.join()

@@ -1,22 +1,22 @@
-"""Landing in the simulator: topics become tables while everything goes wrong and others work on the same tables.
+"""Landing in the simulator: topics become tables while faults occur and other engines use the same tables.
 
 The states of a record, and the steps between them; between any two steps every process may crash, pause or be cut off:
 
-    sent -> acked (in a WAL object, an entry in the state)
-         -> chosen by a round -> rows of a file that nobody refers to -> manifests and metadata likewise
-         -> landed, by one command: the table's pointer moves, with it the progress, and the entries go
-         -> rows of another file (a rewrite of ours or of others), or changed or deleted rows, by one command each
-    a file nobody refers to -> swept, once its round is over
-    a file of expired snapshots only -> deleted, after a grace
-    a WAL object without entries -> collected, after a grace
+    sent -> acknowledged (in a WAL object, with an entry in the state)
+         -> chosen by a round -> rows of a data file without a snapshot -> manifests and metadata without a commit
+         -> landed, by one command: the table's pointer and the progress move, and the entries are dropped
+         -> rows of another file (a rewrite by the pipeline or an engine), or changed or deleted rows, one command each
+    a file without a snapshot -> swept after its round
+    a file of expired snapshots only -> deleted after a grace
+    a WAL object without entries -> collected after a grace
 
-Who takes part: brokers (produce, fetch from WAL and table, the catalog's commits, collector, mover, purger), pipelines
-(one; two that take one member's id from each other; two members) with their caretakers, people who ask those for
-something, other engines, consumers that follow, and consumers that start again at the log's start.
+The participants: brokers (produce, fetch from WAL and table, the catalog's commits, collector, mover, purger),
+pipelines with their caretakers (one; two that take one member id from each other; two members), operators that request
+care, other engines, consumers that follow the end, and consumers that begin again at the log start.
 
-    chaos       all of them, and the nemesis
-    healing     nothing goes wrong any more: everything that was acked has to land within a bounded time
-    judgement   as in scenario.py, record by record; tables, digests, files: judgement.py
+    chaos       all of them work, and so does the nemesis
+    healing     all faults have ended: every acknowledged record has to land within a bounded time
+    judgement   as in simulation/scenario.py, record by record; tables, digests and files as in judgement.py
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from dataclasses import dataclass, replace
 
 from lakestream.metadata.membership import Timing
 from lakestream.model.configs import TABLE_RETENTION
-from lakestream.pipeline.care.caretaker import Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.landing.planner import RoundLimits
 from lakestream.pipeline.service import MEMBER_ID
 from lakestream.testing.lake.cluster import LakeCluster
 from lakestream.testing.lake.judgement import judge_lake
 from lakestream.testing.lake.operators import Operator
-from lakestream.testing.lake.other_engines import Foreigner
+from lakestream.testing.lake.other_engines import ForeignEngine
 from lakestream.testing.lake.pipeline_node import PipelineClasses, PipelineOptions
 from lakestream.testing.simulation.clients import Client, Consumer, IdempotentProducer, PlainProducer
-from lakestream.testing.simulation.cluster import Cluster
+from lakestream.testing.simulation.cluster import SimulatedCluster
 from lakestream.testing.simulation.event_loop import SimulatedLoop, run
 from lakestream.testing.simulation.ledger import Partition, Violation
 from lakestream.testing.simulation.mixes import LAKE_MIXES, LakeMix, Mix
@@ -44,7 +44,7 @@ from lakestream.testing.simulation.scenario import HEALING_S, Scenario, no_fault
 
 CHAOS_S = (4.0, 9.0)
 OTHERS_MS = 600_000
-"""Longer than a run: other engines may be slow, as slow as the pauses make them."""
+"""Longer than a run, so that orphan collection never deletes the files of a slow engine."""
 CONFIGS: tuple[dict[str, str], ...] = (
     {}, {}, {},
     {"retention.ms": "2500"},
@@ -56,7 +56,7 @@ MEMBERS = ((MEMBER_ID,), (MEMBER_ID,), (MEMBER_ID, MEMBER_ID), (MEMBER_ID, MEMBE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandingReport:
-    """What a run did, so that one sees that it did something."""
+    """The figures of a run, which show that it did some work."""
 
     seed: int
     mix: str
@@ -70,7 +70,7 @@ class LandingReport:
     foreign_rewrites: int
     expiries: int
     care: dict[str, int]
-    """Requests that were fulfilled, and commits of care, by kind."""
+    """Requests that were done, and commits of care, by kind."""
     kills: int
     steps: int
     seconds: float
@@ -79,19 +79,19 @@ class LandingReport:
 def simulate_landing(
     seed: int, mix: str = "", classes: Classes | None = None, pipeline: PipelineClasses | None = None
 ) -> LandingReport:
-    """One run. Raises Violation (or SimulationError) with the seed in it if the contract is broken."""
+    """Make one run. Raises Violation or SimulationError, with the seed in its note, if the contract is broken."""
     name = mix or list(LAKE_MIXES)[seed % len(LAKE_MIXES)]
     parts = classes or Classes(), pipeline or PipelineClasses()
     try:
         with no_faults_logged():
-            return run(lambda loop: Landing(loop, seed, name, *parts).land(), f"landing-{seed}")
+            return run(lambda loop: LandingScenario(loop, seed, name, *parts).land(), f"landing-{seed}")
     except AssertionError as error:
         again = f'python -c "from lakestream.testing.lake.scenario import *; print(simulate_landing({seed}, {name!r}))"'
         error.add_note(f"seed {seed}, mix {name!r}; again: {again}")
         raise
 
 
-class Landing(Scenario):
+class LandingScenario(Scenario):
     """One run."""
 
     _last_link = 2
@@ -105,7 +105,7 @@ class Landing(Scenario):
     def _mixes(self) -> Mapping[str, Mix]:
         return LAKE_MIXES
 
-    def _make_cluster(self, brokers: int, options: NodeOptions, classes: Classes) -> Cluster:
+    def _make_cluster(self, brokers: int, options: NodeOptions, classes: Classes) -> SimulatedCluster:
         chance, mix = self._chance, self._lake_mix
         members = chance.choice(MEMBERS) if not mix.members else mix.members
         pipeline = PipelineOptions(
@@ -126,7 +126,7 @@ class Landing(Scenario):
                 tier_factor=chance.choice((3, 8)), task_bytes=chance.choice((5_000, 1 << 20)),
                 partition_bytes=chance.choice((3_000, 1 << 20)),
             ),
-            schedule=Schedule(
+            schedule=CareSchedule(
                 orphans_first_s=chance.uniform(0.5, 3.0), orphans_every_s=3.0, others_ms=OTHERS_MS, look_s=0.3,
                 again_s=1.5, others_rest_s=0.2,
             ),
@@ -151,7 +151,7 @@ class Landing(Scenario):
         max_bytes = chance.choice((1, 300, 1 << 20))
         readers = [Consumer(cluster, "consumer", partitions, max_bytes), Replayer(cluster, "replayer", partitions, 400)]
         expire = chance.random() < 0.5
-        others = [Foreigner(cluster, f"other-{n}", "main", expire) for n in range(self._lake_mix.foreigners)]
+        others = [ForeignEngine(cluster, f"other-{n}", "main", expire) for n in range(self._lake_mix.other_engines)]
         people = [Operator(cluster, f"operator-{n}", self._topics[:]) for n in range(self._lake_mix.operators)]
         work = [self._spawn(f"client-{n}", worker) for n, worker in enumerate(workers)]
         side = [self._spawn(f"reader-{n}", reader.run()) for n, reader in enumerate(readers)]
@@ -170,7 +170,7 @@ class Landing(Scenario):
         cluster.heal()
         await self._until_done([*work, *foreign], HEALING_S, must=True)
         await self._until_landed()
-        cluster.renew()
+        cluster.replace_pipelines()
         await self._quiesce()
         for task in side:
             task.cancel()
@@ -195,7 +195,7 @@ class Landing(Scenario):
             await admin.ask(lambda node, t=topic, p=partition, b=before: node.delete_records(t, p, b))  # type: ignore[misc]
 
     async def _until_landed(self) -> None:
-        """Nothing that was acknowledged waits for ever."""
+        """Wait until every acknowledged record has landed. Raises Violation after HEALING_S."""
         deadline = self._loop.time() + HEALING_S
         streams = self._cluster.auditor.state.streams.by_id
         while waiting := [one for one in streams.values() if max(one.landed, one.start) < one.next]:
@@ -204,7 +204,7 @@ class Landing(Scenario):
             await asyncio.sleep(0.2)
             self._check()
 
-    def _landing_report(self, others: list[Foreigner]) -> LandingReport:
+    def _landing_report(self, others: list[ForeignEngine]) -> LandingReport:
         cluster = self._cluster
         figures = [other.figures for other in others]
 
@@ -234,9 +234,9 @@ class Landing(Scenario):
 
 
 class Replayer(Consumer):
-    """Begins again at the start from time to time."""
+    """A consumer that begins again at the log start at random times."""
 
-    async def _look(self, partition: Partition) -> None:
+    async def _read(self, partition: Partition) -> None:
         if self.chance.random() < 0.08:
             self._positions[partition] = 0
-        await super()._look(partition)
+        await super()._read(partition)

@@ -1,7 +1,7 @@
-"""The tables' files in a simulation: one warehouse in memory, and what a process sees of it through a bad network.
+"""The tables' files in a simulation: one warehouse in memory, and the warehouse as a process sees it through a network.
 
-A request of blocking code travels as those of a broker do (faults.py): it may be refused, lost, late, or the last thing
-that its sender did. Between any two of them everybody else has their turn.
+A request of blocking code has the same fates as a broker's request (faults.py): it may be refused, lost or late, and
+its sender may crash. Between two requests all other processes run.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import TypeVar
 from lakestream.data.memory import MemoryWal
 from lakestream.data.tables.stores.table_store import key_below
 from lakestream.errors import Exists, Missing, Retry, Unknown
-from lakestream.testing.faults import Link, at_once
+from lakestream.testing.faults import Link, run_without_waiting
 from lakestream.testing.simulation.threads import wait_for
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ ROOT = "memory://lake"
 
 
 class MemoryTables:
-    """data.tables.store.TableStore in a dictionary, by URI; objects of the WAL can be read through it too."""
+    """A TableStore (data/tables/stores/table_store.py) in a dictionary; it reads objects of the WAL, too."""
 
     root = ROOT
     requests_at_once = 1
@@ -44,7 +44,7 @@ class MemoryTables:
 
     def read(self, uri: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         if uri not in self.files:
-            return [bytes(one) for one in at_once(self._wal.read(key_below(self.root, uri), ranges))]
+            return [bytes(one) for one in run_without_waiting(self._wal.read(key_below(self.root, uri), ranges))]
         return [self.files[uri][start : start + length] for start, length in ranges]
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
@@ -64,7 +64,7 @@ class MemoryTables:
 
 
 class FaultyTables:
-    """The same as one process sees it, from its threads."""
+    """The warehouse as the threads of one process see it through a link."""
 
     requests_at_once = 1
 
@@ -77,27 +77,27 @@ class FaultyTables:
         wait_for(lambda: self._link.call(lambda: self._store.put(uri, data)))
 
     def get(self, uri: str) -> bytes:
-        return self._asked(lambda: self._store.get(uri))
+        return self._call_repeatable(lambda: self._store.get(uri))
 
     def read(self, uri: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         wanted = [*ranges]
-        return self._asked(lambda: self._store.read(uri, wanted))
+        return self._call_repeatable(lambda: self._store.read(uri, wanted))
 
     def list(self, prefix: str) -> list[tuple[str, int]]:
-        return self._asked(lambda: self._store.list(prefix))
+        return self._call_repeatable(lambda: self._store.list(prefix))
 
     def list_dated(self, prefix: str) -> Sequence[tuple[str, int, int]]:
-        return self._asked(lambda: self._store.list_dated(prefix))
+        return self._call_repeatable(lambda: self._store.list_dated(prefix))
 
     def folders(self, prefix: str) -> Sequence[str]:
-        return self._asked(lambda: self._store.folders(prefix))
+        return self._call_repeatable(lambda: self._store.folders(prefix))
 
     def delete(self, uris: Sequence[str]) -> None:
         gone = [*uris]
-        self._asked(lambda: self._store.delete(gone))
+        self._call_repeatable(lambda: self._store.delete(gone))
 
-    def _asked(self, effect: Callable[[], T]) -> T:
-        """What may be done twice is said to be so, as the real stores do."""
+    def _call_repeatable(self, effect: Callable[[], T]) -> T:
+        """Send a request that may be repeated: a lost answer raises Retry, as in the real stores."""
         try:
             return wait_for(lambda: self._link.call(effect))
         except Unknown as error:

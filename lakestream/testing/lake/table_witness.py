@@ -1,12 +1,13 @@
-"""The witness of the tables: looks at each commit the moment it is folded, by reading the table in the plainest way.
+"""The witness of the tables: checks each commit when it is folded, by reading the table in the plainest way.
 
-    landing         exactly the rows of its ranges came, each as it was sent; nothing else changed (T6, T7)
-    care            no row came, none changed; those went that somebody asked for, or that retention lets go (T14, T21)
-    anything else   no row came (T8, T13), those went or changed that its author said would
-    always          no offset twice; all files are there; the progress in the table is the state's; what landed, less
-                    what the state knows to be gone, are the rows that there are (T16)
+    landing         adds exactly the rows of its ranges, each as it was sent, and changes no other row (T6, T7)
+    care            adds and changes no row; removes rows that an operator or retention wants removed (T14, T21)
+    anything else   adds no row (T8, T13); removes and changes the rows that its author noted
+    always          no offset is there twice; all files exist; the table's progress is the state's; the rows are those
+                    that landed, less those that the state knows to be removed (T16)
 
-What a table needs may not be deleted as long as its metadata leads to it, nor by us before readers had their time.
+A file may not be deleted while a table's metadata leads to it, and our own code may not delete it before readers had
+their grace.
 """
 
 from collections import Counter
@@ -21,12 +22,12 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, unpack_progress
 from lakestream.data.tables.iceberg.summaries import CARE_KEY
 from lakestream.errors import Missing
-from lakestream.model.catalog.landed import LandedRange, Mark
-from lakestream.model.catalog.tables import CommitTables, NoteRemoved, TableChange
+from lakestream.model.catalog.landed import LandedMark, LandedRange, NoteRemoved
+from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.commands import ENVELOPE
 from lakestream.model.state import Outcome, State
 from lakestream.testing.lake.care_witness import CareWitness
-from lakestream.testing.lake.live_files import LiveFile, Rows, live_files, reachable, read_rows
+from lakestream.testing.lake.live_files import Rows, SnapshotFile, live_files, reachable, read_rows
 from lakestream.testing.lake.record_ledger import Content, RecordLedger
 from lakestream.testing.lake.table_store import MemoryTables
 from lakestream.testing.simulation.ledger import Auditor, Violation
@@ -40,25 +41,25 @@ _NOTE = msgspec.msgpack.Decoder(NoteRemoved)
 
 
 class AuditedTables(MemoryTables):
-    """The one warehouse of a simulation: deleting what a table needs, or a reader may, is a violation."""
+    """The warehouse of a simulation: to delete a file that a table or a reader may need is a violation."""
 
     def __init__(self, wal: MemoryWal, report: Callable[[Violation], None], grace_ms: int) -> None:
         super().__init__(wal)
         self.needed: Callable[[], set[str]] = set
         self.left_ms: dict[str, int] = {}
-        """Since when nothing leads to a file that something has led to."""
+        """The time since which no metadata leads to a file, by URI."""
         self.grace_ms = grace_ms
         self._report = report
 
     def delete(self, uris: Sequence[str]) -> None:
-        """By us."""
+        """Delete files by our own code, after a grace."""
         for uri in uris:
             if self.now_ms() - self.left_ms.get(uri, 0) < self.grace_ms:
-                self._report(Violation(f"{uri} was deleted, but somebody may still read it"))
+                self._report(Violation(f"{uri} was deleted, but a reader may still need it"))
         self.delete_at_once(uris)
 
     def delete_at_once(self, uris: Sequence[str]) -> None:
-        """By others, who give nobody time."""
+        """Delete files by another engine, without a grace."""
         for uri in self.needed().intersection(uris):
             self._report(Violation(f"{uri} was deleted, but its table needs it"))
         super().delete(uris)
@@ -66,42 +67,42 @@ class AuditedTables(MemoryTables):
 
 @dataclass(slots=True)
 class Watched:
-    """What is known of one topic's table."""
+    """The content of one topic's table after its last commit, and all that ever landed in it."""
 
     location: str = ""
     snapshot: int | None = None
     sequence: int = 0
     cells: dict[Cell, Content] = field(default_factory=dict)
     landed: dict[Cell, Content] = field(default_factory=dict)
-    """All that ever landed."""
+    """All rows that ever landed."""
     hashes: dict[Cell, int] = field(default_factory=dict)
     landed_ms: dict[Cell, int] = field(default_factory=dict)
-    """When, in cluster time."""
+    """The cluster time at which each row landed."""
     ranges: list[LandedRange] = field(default_factory=list)
     needed: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What the author of a snapshot does to rows."""
+    """The rows that the author of a snapshot removes and changes."""
 
     removed: frozenset[Cell] = frozenset()
     changed: dict[Cell, Content] = field(default_factory=dict)
 
 
 class TableWitness:
-    """See above."""
+    """Checks every commit to topics' tables."""
 
     def __init__(
         self, tables: AuditedTables, auditor: Auditor, ledger: RecordLedger, report: Callable[[Violation], None]
     ) -> None:
         self.watched: dict[bytes, Watched] = {}
         self.intents: dict[int, Intent] = {}
-        """By snapshot, told before it is committed."""
+        """The intents by snapshot id, noted before the commit."""
         self.commits: Counter[str] = Counter()
         self.care = CareWitness()
         self.unprovable = False
-        """Whether others expire snapshots that nobody has accounted for."""
+        """Whether other engines expire snapshots before they are accounted for."""
         self._tables = tables
         self._auditor = auditor
         self._ledger = ledger
@@ -131,13 +132,13 @@ class TableWitness:
             if table is None or not table.topic_id:
                 continue
             try:
-                self._look(sequence, self._auditor.state, table.topic_id, change)
+                self._check_commit(sequence, self._auditor.state, table.topic_id, change)
             except Violation as violation:
                 self._report(violation)
             except Missing as error:
                 self._report(Violation(f"a table was committed at {sequence} without all its files: {error}"))
 
-    def _look(self, sequence: int, state: State, topic_id: bytes, change: TableChange) -> None:
+    def _check_commit(self, sequence: int, state: State, topic_id: bytes, change: TableChange) -> None:
         before = self.watched.setdefault(topic_id, Watched())
         metadata = TableMetadata.parse(self._tables.get(change.location))
         files = live_files(self._tables, metadata)
@@ -177,23 +178,23 @@ class TableWitness:
         before.landed |= added
         before.landed_ms |= dict.fromkeys(added, state.members.time_ms)
         before.ranges += change.landed
-        self._let_go(before, reachable(self._tables, metadata) | {change.location})
+        self._note_unneeded(before, reachable(self._tables, metadata) | {change.location})
         self._check_accounts(who, state, topic_id)
         self.commits["landing" if change.landed else care or "other"] += 1
 
-    def _let_go(self, watched: Watched, needed: set[str]) -> None:
-        """Old metadata files aside, which go with the twentieth commit after them, whoever commits."""
+    def _note_unneeded(self, watched: Watched, needed: set[str]) -> None:
+        """Note files that are no longer needed, but not metadata files: any commit deletes the twentieth before it."""
         left = (uri for uri in watched.needed - needed if not uri.endswith(".metadata.json"))
         self._tables.left_ms |= dict.fromkeys(left, self._tables.now_ms())
         watched.needed = needed
 
     def _check_accounts(self, who: str, state: State, topic_id: bytes) -> None:
-        """Where all is accounted for, what landed less what went is what there is (T16)."""
+        """If all snapshots are accounted for, the rows are those that landed less those removed (T16)."""
         landing, watched = state.catalog.landings.get(topic_id), self.watched.get(topic_id)
         if landing is None or watched is None:
             return
         if landing.unproven and not self.unprovable:
-            raise Violation(f"since {who} the past is called unproven, and nobody destroyed it")
+            raise Violation(f"since {who} the table's history counts as unproven, but no snapshot was lost")
         if landing.unproven or landing.accounted < watched.sequence:
             return
         there = sums(watched.cells, watched.hashes)
@@ -219,8 +220,8 @@ class TableWitness:
         if told != true:
             raise Violation(f"after {who} the table's progress is {told}, and the state's {true}")
 
-    def _cells(self, files: list[LiveFile]) -> tuple[dict[Cell, Content], dict[Cell, int]]:
-        """The rows, and their hashes."""
+    def _cells(self, files: list[SnapshotFile]) -> tuple[dict[Cell, Content], dict[Cell, int]]:
+        """The rows of these files, and their hashes."""
         found: dict[Cell, Content] = {}
         hashes: dict[Cell, int] = {}
         for file in files:
@@ -235,7 +236,7 @@ class TableWitness:
         return found, hashes
 
     def _file(self, path: str) -> tuple[list[tuple[Cell, Content]], list[int]]:
-        """Of files that are there: they never change."""
+        """The rows of a file and their hashes, from a cache, since files never change. Raises Missing."""
         data = self._tables.get(path)
         if path not in self._files:
             rows = read_rows(data)
@@ -252,13 +253,14 @@ def sums(cells: Iterable[Cell], hashes: dict[Cell, int]) -> Sums:
     return found
 
 
-def total(marks: Iterable[Mark]) -> tuple[int, int]:
+def total(marks: Iterable[LandedMark]) -> tuple[int, int]:
     known = list(marks)
     return sum(mark.records for mark in known), sum(mark.digest for mark in known) % 2**64
 
 
 def contents(rows: Rows) -> list[tuple[Cell, Content]]:
-    """Rows as records, without the product's code."""
+    """Rows as records, converted without the product's code."""
+
     columns = [rows.column(name) for name in ("stream_partition", "stream_offset", "stream_key", "value")]
     partitions, offsets, keys, values = (column.to_pylist() for column in columns)
     times = rows.column("stream_timestamp").cast("int64").to_pylist()

@@ -1,8 +1,8 @@
-"""The clients of a simulation: they behave as real Kafka clients do, and tell the ledger what they were told.
+"""The clients of a simulation: they behave as real Kafka clients do, and note every answer in the ledger.
 
-An idempotent producer numbers its batches for each partition, has at most five of them under way, and sends what was
-not acknowledged again, byte for byte, through whichever broker it finds. If it gives a batch up it goes on under a new
-producer id or a higher epoch. A consumer follows from broker to broker and never goes back.
+An idempotent producer numbers its batches for each partition, has at most five of them under way, and sends batches
+without an acknowledgement again, byte for byte, through any broker. When it gives a batch up it goes on under a new
+producer id or a higher epoch. A consumer changes from broker to broker and never goes back.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import TypeVar
 from lakestream.errors import Corrupt, Fenced, LakestreamError, Rejected, Retry, Unknown
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.reasons import Reason
-from lakestream.testing.simulation.cluster import Cluster, Request, Wire
+from lakestream.testing.simulation.cluster import Request, SimulatedCluster, Wire
 from lakestream.testing.simulation.ledger import Partition, Sent, Violation
 from lakestream.testing.simulation.node import Node
 
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 IN_FLIGHT = 5
 TIMEOUTS_S = (1.0, 3.0, 10.0)
-"""How long a client waits for an answer: some outlive a broker's session."""
+"""The time-outs of clients; some are longer than a broker's session."""
 GONE = (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_STREAM)
 
 
 class Client:
-    """What all clients share: a connection to some broker, and another one when it fails."""
+    """The base of all clients: a connection to one broker, and to another one when it fails."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
         self.chance = Random(f"{name}-{cluster.seed}")
@@ -36,7 +36,7 @@ class Client:
         self._wire: Wire | None = None
 
     def wire(self) -> Wire:
-        """The connection at hand; now and then, and after each failure, one to another broker."""
+        """The current connection; after a failure, and at random times, a new one to a random broker."""
         if self._wire is None or self._wire.broken or self.chance.random() < 0.05:
             self.drop_wire()
             seats = self.cluster.serving() or self.cluster.seats
@@ -49,7 +49,7 @@ class Client:
             self._wire = None
 
     async def ask(self, request: "Request[T]") -> T:
-        """Ask brokers until one gives an answer, for what may be asked twice."""
+        """Send a request to brokers until one answers. The request may be handled twice."""
         while True:
             try:
                 return await self.wire().call(request, self.timeout_s)
@@ -58,7 +58,7 @@ class Client:
                 await asyncio.sleep(self.chance.uniform(0.01, 0.2))
 
     def text(self, count: int, timestamp: int) -> list[Record]:
-        """Records that differ from all others."""
+        """Records whose values no other record has."""
         token = self.chance.randbytes(12).hex()
         return [
             Record(offset=n, timestamp=timestamp + n, key=b"k", value=f"{self.name} {token} {n}".encode())
@@ -67,9 +67,9 @@ class Client:
 
 
 class PlainProducer(Client):
-    """Sends each batch once, whatever comes of it."""
+    """Sends each batch once, without a retry."""
 
-    def __init__(self, cluster: Cluster, name: str, partitions: list[Partition], batches: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str, partitions: list[Partition], batches: int) -> None:
         super().__init__(cluster, name)
         self._partitions = partitions
         self._left = batches
@@ -98,11 +98,11 @@ async def _produce(node: Node, batch: Sent) -> int:
     return await node.produce(*batch.partition, batch.raw)
 
 
-class Window:
-    """One partition of an idempotent producer: what is under way, and the next sequence number.
+class InFlightBatches:
+    """One partition of an idempotent producer: its batches under way, and its next sequence number.
 
-    `flight` begins with the first batch that is not acknowledged: later ones that are count too, since brokers remember
-    the last five.
+    `flight` begins with the first batch without an acknowledgement. Acknowledged batches after it stay in the list,
+    since they count for the last five that brokers remember.
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -113,11 +113,11 @@ class Window:
 
 
 class IdempotentProducer(Client):
-    """See above."""
+    """Sends each batch until it is acknowledged, or gives its identity up."""
 
-    def __init__(self, cluster: Cluster, name: str, partitions: list[Partition], batches: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str, partitions: list[Partition], batches: int) -> None:
         super().__init__(cluster, name)
-        self._windows = [Window(partition) for partition in partitions]
+        self._in_flight = [InFlightBatches(partition) for partition in partitions]
         self._left = batches
         self._id = -1
         self._epoch = 0
@@ -125,36 +125,38 @@ class IdempotentProducer(Client):
         self.bumps = 0
 
     async def run(self) -> None:
-        while self._left or any(window.flight for window in self._windows):
+        while self._left or any(batches.flight for batches in self._in_flight):
             if self._id < 0:
                 self._id, self._epoch = await self.ask(lambda node: node.allocate_producer()), 0
             self._fill()
             await self._round()
-            if not any(window.flight for window in self._windows):
+            if not any(batches.flight for batches in self._in_flight):
                 self._since = self.cluster.loop.time()
             elif self.cluster.loop.time() - self._since > 6.0 and self.chance.random() < 0.3:
                 self._give_up()
             await asyncio.sleep(self.chance.uniform(0, 0.15))
 
     def _fill(self) -> None:
-        """New batches, each encoded once: a retry has to be the same bytes."""
-        for window in self._windows:
-            for _ in range(self.chance.randint(0, IN_FLIGHT - len(window.flight))):
-                if window.gone or not self._left:
+        """Make new batches. Each is encoded once, since a retry has to be the same bytes."""
+        for batches in self._in_flight:
+            for _ in range(self.chance.randint(0, IN_FLIGHT - len(batches.flight))):
+                if batches.gone or not self._left:
                     break
                 self._left -= 1
                 records = self.text(self.chance.randint(1, 3), self._left)
-                raw = encode_batch(records, producer_id=self._id, producer_epoch=self._epoch, base_sequence=window.next)
-                window.next += len(records)
-                window.flight.append(self.cluster.ledger.send(window.partition, raw))
+                raw = encode_batch(
+                    records, producer_id=self._id, producer_epoch=self._epoch, base_sequence=batches.next
+                )
+                batches.next += len(records)
+                batches.flight.append(self.cluster.ledger.send(batches.partition, raw))
 
     async def _round(self) -> None:
-        """Send all that is not acknowledged, in order, over one connection, and wait for all answers."""
+        """Send all batches without an acknowledgement, in order, over one connection, and wait for the answers."""
         wire = self.wire()
-        for window in self._windows:
-            sent = [batch for batch in window.flight if batch.acked is None]
+        for batches in self._in_flight:
+            sent = [batch for batch in batches.flight if batch.acked is None]
             results = await asyncio.gather(*[self._attempt(wire, batch) for batch in sent])
-            self._settle(window, sent, results)
+            self._settle(batches, sent, results)
 
     async def _attempt(self, wire: Wire, batch: Sent) -> int | LakestreamError:
         try:
@@ -162,7 +164,7 @@ class IdempotentProducer(Client):
         except LakestreamError as error:
             return error
 
-    def _settle(self, window: Window, sent: list[Sent], results: list[int | LakestreamError]) -> None:
+    def _settle(self, batches: InFlightBatches, sent: list[Sent], results: list[int | LakestreamError]) -> None:
         failed = False
         for batch, result in zip(sent, results, strict=True):
             if isinstance(result, int):
@@ -172,27 +174,27 @@ class IdempotentProducer(Client):
                 batch.unsure += 1
                 self.drop_wire()
             elif isinstance(result, Rejected):
-                self._refused(window, result, first=not failed)
+                self._refused(batches, result, first=not failed)
             else:
                 self.drop_wire()
             failed = True
-        while window.flight and (window.gone or window.flight[0].acked is not None):
-            del window.flight[0]
+        while batches.flight and (batches.gone or batches.flight[0].acked is not None):
+            del batches.flight[0]
 
-    def _refused(self, window: Window, error: Rejected, first: bool) -> None:
+    def _refused(self, batches: InFlightBatches, error: Rejected, first: bool) -> None:
         if error.reason in GONE:
-            window.gone = True
+            batches.gone = True
         elif error.reason == Reason.OUT_OF_ORDER and first:
-            # Whatever happened: all before it is acknowledged, and it is one of the last five.
+            # All batches before it are acknowledged, and it is one of the last five: no fault explains the refusal.
             raise Violation(f"{self.name}: the next batch in sequence was called out of order")
         elif error.reason not in (Reason.OUT_OF_ORDER, Reason.OVER_SHARE):
             raise Violation(f"{self.name}: a batch was refused for reason {error.reason}")
 
     def _give_up(self) -> None:
-        """The delivery timeout: nobody will know what became of these; go on under another identity."""
+        """The delivery time-out: give up the batches, whose outcomes stay unknown, and take another identity."""
         self.bumps += 1
-        for window in self._windows:
-            window.flight, window.next = [], 0
+        for batches in self._in_flight:
+            batches.flight, batches.next = [], 0
         if self.chance.random() < 0.5:
             self._epoch += 1
         else:
@@ -200,19 +202,19 @@ class IdempotentProducer(Client):
 
 
 class Consumer(Client):
-    """Follows all partitions until told to stop; whatever it gets has to fit to what everybody else got."""
+    """Reads all partitions without end; the ledger compares its batches with those of all other readers."""
 
-    def __init__(self, cluster: Cluster, name: str, partitions: list[Partition], max_bytes: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str, partitions: list[Partition], max_bytes: int) -> None:
         super().__init__(cluster, name)
         self._positions = dict.fromkeys(partitions, 0)
         self._max_bytes = max_bytes
 
     async def run(self) -> None:
         while self._positions:
-            await self._look(self.chance.choice(list(self._positions)))
+            await self._read(self.chance.choice(list(self._positions)))
             await asyncio.sleep(self.chance.uniform(0, 0.1))
 
-    async def _look(self, partition: Partition) -> None:
+    async def _read(self, partition: Partition) -> None:
         topic, number = partition
         position = self._positions[partition]
         try:
@@ -228,24 +230,24 @@ class Consumer(Client):
         except (Retry, Unknown, Fenced):
             self.drop_wire()
         except Corrupt as error:
-            raise Violation(f"{self.name} was told of lost bytes: {error}") from error
+            raise Violation(f"{self.name} got an error about lost bytes: {error}") from error
         except Rejected as error:
-            await self._moved(partition, position, error)
+            await self._check_reset(partition, position, error)
 
     async def _ask_for_end(self, partition: Partition) -> None:
-        """Whoever is asked knows of everything that was acknowledged before (L6)."""
+        """Any broker's end of the log includes every batch acknowledged before the request (L6)."""
         topic, number = partition
         least = self.cluster.ledger.ends.get(partition, 0)
         _, end = await self.wire().call(lambda node: node.bounds(topic, number), self.timeout_s)
         if end < least:
             raise Violation(f"a broker said that the log ends at {end} after {least} was acknowledged")
 
-    async def _moved(self, partition: Partition, position: int, error: Rejected) -> None:
-        """Only a deleted topic and a log start that moved are reasons to send a consumer away."""
+    async def _check_reset(self, partition: Partition, position: int, error: Rejected) -> None:
+        """A broker may refuse a fetch only if the topic is deleted, or if the log start is above the position."""
         topic = self.cluster.auditor.state.topics.by_id.get(partition[0])
         if error.reason == Reason.UNKNOWN_TOPIC:
             if topic is not None:
-                raise Violation(f"{self.name} was told that there is no topic {topic.name}")
+                raise Violation(f"a broker told {self.name} that there is no topic {topic.name}")
             del self._positions[partition]
             return
         if topic is None:
@@ -256,10 +258,10 @@ class Consumer(Client):
         self._positions[partition] = start
 
 
-class Committer(Client):
-    """Commits growing offsets for a group of its own, and looks at them through other brokers (L6)."""
+class OffsetCommitter(Client):
+    """Commits growing offsets for a group of its own, and reads them back through other brokers (L6)."""
 
-    def __init__(self, cluster: Cluster, name: str, partition: Partition) -> None:
+    def __init__(self, cluster: SimulatedCluster, name: str, partition: Partition) -> None:
         super().__init__(cluster, name)
         self._partition = partition
         self._acked = -1

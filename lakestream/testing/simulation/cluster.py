@@ -1,7 +1,8 @@
 """A simulated cluster: brokers that are killed, paused and restarted around one command log and one object store.
 
-Each broker id has a seat; whoever sits there is one incarnation, a process of its own with its own links to the stores.
-Clients reach an incarnation over a `Wire`, which delivers requests in order, loses answers, and breaks when it dies.
+Each broker id has a seat. Each start of the broker puts a new incarnation on the seat: a process of its own with its
+own links to the stores. Clients reach an incarnation over a `Wire`, which delivers requests in order, loses answers,
+and breaks when the incarnation dies.
 """
 
 import asyncio
@@ -14,9 +15,9 @@ from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import LakestreamError, Retry, Unknown
 from lakestream.metadata.replica import Replica
 from lakestream.model.levels import NEWEST
-from lakestream.testing.faults import NO_FAULTS, Faults, FaultyLog, FaultyWal, Link
+from lakestream.testing.faults import NO_FAULTS, FaultyLog, FaultyWal, Link, StoreFaults
 from lakestream.testing.simulation.event_loop import Process, SimClock, SimulatedLoop
-from lakestream.testing.simulation.ledger import AuditedLog, AuditedWal, Auditor, Ledger, Violation
+from lakestream.testing.simulation.ledger import AuditedLog, AuditedWal, Auditor, BatchLedger, Violation
 from lakestream.testing.simulation.node import CANNOT_START, Classes, Node, NodeOptions
 
 T = TypeVar("T")
@@ -25,8 +26,8 @@ Request = Callable[[Node], Coroutine[Any, Any, T]]
 CLIENT_LATENCY_S = (0.0002, 0.003)
 
 
-class Life(Protocol):
-    """What a member's process runs."""
+class MemberProcess(Protocol):
+    """The code that a member's process runs."""
 
     @property
     def replica(self) -> Replica: ...
@@ -36,19 +37,19 @@ class Life(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFaults:
-    """What goes wrong between the brokers and the stores, and between clients and brokers."""
+    """The faults between brokers and stores, and between clients and brokers."""
 
-    log: Faults = NO_FAULTS
-    wal: Faults = NO_FAULTS
-    tables: Faults = NO_FAULTS
+    log: StoreFaults = NO_FAULTS
+    wal: StoreFaults = NO_FAULTS
+    tables: StoreFaults = NO_FAULTS
     wire_lost: float = 0.0
-    """How often a request's answer is lost on its way to the client."""
+    """The probability that an answer is lost on its way to the client."""
     skew_ms: int = 0
     restart_s: tuple[float, float] = (0.1, 2.0)
 
 
 class Seat:
-    """One broker id: who sits there now, if anybody."""
+    """One broker id and its current incarnation, if one runs."""
 
     def __init__(self, member_id: int, clock: SimClock, name: str = "") -> None:
         self.id = member_id
@@ -60,10 +61,10 @@ class Seat:
         self.wires: dict[Wire, None] = {}
         self.incarnations = 0
         self.level = NEWEST
-        """The newest feature level that the code of this member knows; a restart brings the newest code."""
+        """The newest feature level that this member's code knows; a restart brings the newest code."""
 
 
-class Cluster:
+class SimulatedCluster:
     """The brokers, their stores, and the witnesses."""
 
     def __init__(
@@ -73,7 +74,7 @@ class Cluster:
         self.loop = loop
         self.faults = faults
         self.violations: list[Violation] = []
-        self.ledger = Ledger()
+        self.ledger = BatchLedger()
         self.auditor = Auditor(self.violations.append)
         self.log = AuditedLog(self.auditor)
         self.wal = AuditedWal(self.auditor, self.violations.append)
@@ -81,7 +82,7 @@ class Cluster:
         self.chance = Random(f"cluster-{seed}")
         self._options = options
         self._classes = classes
-        self._gone: list[Link] = []
+        self._links_of_dead: list[Link] = []
         self.seats = [
             Seat(number, SimClock(loop, self.chance.randint(-faults.skew_ms, faults.skew_ms)))
             for number in range(brokers)
@@ -90,23 +91,23 @@ class Cluster:
 
     @property
     def all_seats(self) -> list[Seat]:
-        """Those of brokers, and of whoever else is a member."""
+        """The seats of all members, brokers and others."""
         return self.seats
 
     # -- life and death ---------------------------------------------------------------------------------------------
 
     def start(self, seat: Seat) -> None:
-        """A new incarnation of a broker: nothing is left of the one before."""
+        """Start a new incarnation, without any memory of the one before."""
         if seat.process is not None:
             return
         seat.incarnations += 1
         if seat.incarnations > 1:
             seat.level = NEWEST
         process = seat.process = Process(f"{seat.name}.{seat.incarnations}", self.loop)
-        process.start(self._live(seat, process, self._sit_down(seat, process)))
+        process.start(self._live(seat, process, self._make_member(seat, process)))
 
-    def _sit_down(self, seat: Seat, process: Process) -> Life:
-        """Make what the process runs."""
+    def _make_member(self, seat: Seat, process: Process) -> MemberProcess:
+        """Make the member that the process runs."""
         log_link = self._link("log", self.faults.log, seat, process)
         wal_link = self._link("wal", self.faults.wal, seat, process)
         seat.links = (log_link, wal_link)
@@ -128,11 +129,11 @@ class Cluster:
             seat.level,
         )
 
-    def _link(self, store: str, faults: Faults, seat: Seat, process: Process) -> Link:
+    def _link(self, store: str, faults: StoreFaults, seat: Seat, process: Process) -> Link:
         chance = Random(f"{store}-{process.name}-{self.seed}")
         return Link(self.loop, process, chance, faults, lambda: self.kill(seat, process))
 
-    async def _live(self, seat: Seat, process: Process, node: Life) -> None:
+    async def _live(self, seat: Seat, process: Process, node: MemberProcess) -> None:
         name, replica = process.name, node.replica
         replica.on_fold.append(lambda: self._compare(name, node))
         try:
@@ -144,42 +145,42 @@ class Cluster:
             self.violations.append(violation)
         self.kill(seat, process)
 
-    def _compare(self, name: str, node: Life) -> None:
+    def _compare(self, name: str, node: MemberProcess) -> None:
         if node.replica.halted is not None and not _outdated(node.replica):
             self.violations.append(Violation(f"{name} halted: {node.replica.halted}"))
         elif node.replica.halted is None:
             self.auditor.compare(name, node.replica)
 
     def kill(self, seat: Seat, process: Process | None = None) -> None:
-        """The end of an incarnation, without a word; the next one starts after a while."""
+        """End an incarnation at once, as kill -9 does; the next one starts after `restart_s`."""
         if seat.process is None or (process is not None and seat.process is not process):
             return
         self.kills += 1
         seat.process.kill()
         assert seat.links is not None
-        self._gone.extend(seat.links)
+        self._links_of_dead.extend(seat.links)
         seat.process = seat.node = seat.links = None
         for wire in list(seat.wires):
             wire.break_off()
         delay = self.chance.uniform(*self.faults.restart_s)
-        self.loop.call_later(delay, self.start, seat, context=self.loop.outside.context)
+        self.loop.call_later(delay, self.start, seat, context=self.loop.environment.context)
 
     def pause(self, seat: Seat, seconds: float) -> None:
-        """Stop a process like SIGSTOP does, and let it go on later."""
+        """Stop a process as SIGSTOP does, and let it go on after some seconds."""
         process = seat.process
         if process is not None and not process.paused:
             process.pause()
-            self.loop.call_later(seconds, process.resume, context=self.loop.outside.context)
+            self.loop.call_later(seconds, process.resume, context=self.loop.environment.context)
 
     def cut(self, seat: Seat, seconds: float, which: int) -> None:
-        """Cut the link to the command log (0) or to the object store (1) or to the tables (2) for a while."""
+        """Cut the link to the command log (0), the object store (1) or the tables (2) for some seconds."""
         if seat.links is not None:
             link = seat.links[which]
             link.cut = True
-            self.loop.call_later(seconds, setattr, link, "cut", False, context=self.loop.outside.context)
+            self.loop.call_later(seconds, setattr, link, "cut", False, context=self.loop.environment.context)
 
     def heal(self) -> None:
-        """From now on nothing goes wrong any more."""
+        """End all faults: links work, paused processes go on, and dead members start."""
         self.faults = ClusterFaults(restart_s=(0.1, 0.2))
         for seat in self.all_seats:
             for link in seat.links or ():
@@ -191,30 +192,30 @@ class Cluster:
             self.start(seat)
 
     def under_way(self) -> int:
-        """Requests that have not arrived at a store yet, those of dead brokers included."""
+        """The number of requests on their way to a store, those of dead members included."""
         links = [link for seat in self.all_seats for link in seat.links or ()]
-        return sum(link.under_way for link in [*links, *self._gone])
+        return sum(link.under_way for link in [*links, *self._links_of_dead])
 
     def serving(self) -> list[Seat]:
         return [seat for seat in self.seats if seat.node is not None and seat.node.serving]
 
     def check(self) -> None:
-        """Raise the first violation that anybody noticed."""
+        """Raise the first violation that a witness noted."""
         if self.violations:
             raise self.violations[0]
         if self.loop.failures:
-            raise Violation(f"an exception that nobody caught: {self.loop.failures[0]}")
+            raise Violation(f"an exception was not caught: {self.loop.failures[0]}")
 
 
 def _outdated(replica: Replica) -> bool:
-    """Whether the cluster was raised above what this member knows, so that the member has to stop (L3)."""
+    """Whether the cluster's level is above the newest that this member knows, so that it has to stop (L3)."""
     return replica.state.level > replica.level
 
 
 class Wire:
-    """A client's connection to one incarnation of a broker. Requests arrive in order; the broker answers each."""
+    """A client's connection to one incarnation of a broker. Requests arrive in order."""
 
-    def __init__(self, cluster: Cluster, seat: Seat, chance: Random) -> None:
+    def __init__(self, cluster: SimulatedCluster, seat: Seat, chance: Random) -> None:
         self.seat = seat
         self._cluster = cluster
         self._loop = cluster.loop
@@ -233,7 +234,7 @@ class Wire:
         self.seat.wires.pop(self, None)
 
     def break_off(self) -> None:
-        """The broker died: what had arrived has an unknown outcome, what had not certainly did not happen."""
+        """Answer all requests of a dead broker: Unknown for those that had arrived, Retry for the others."""
         self.close()
         for answer, arrived in self._waiting.items():
             error = Unknown("the connection broke") if arrived else Retry("the connection broke")
@@ -242,13 +243,13 @@ class Wire:
         self._waiting.clear()
 
     async def call(self, request: "Request[T]", timeout_s: float) -> T:
-        """Raises Retry if it certainly was not handled, Unknown if there is no answer, else what the broker raises."""
+        """Raises Retry if the request was certainly not handled, Unknown without an answer, or the broker's error."""
         if self.broken:
             raise Retry("connection refused")
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._arrival = max(self._arrival + 1e-6, self._loop.time() + self._chance.uniform(*CLIENT_LATENCY_S))
         self._waiting[answer] = False
-        self._loop.call_at(self._arrival, self._arrive, request, answer, context=self._loop.outside.context)
+        self._loop.call_at(self._arrival, self._arrive, request, answer, context=self._loop.environment.context)
         try:
             async with asyncio.timeout(timeout_s):
                 result = await answer
@@ -269,7 +270,7 @@ class Wire:
         self._process.start(self._handle(request, answer))
 
     async def _handle(self, request: "Request[T]", answer: "asyncio.Future[Any]") -> None:
-        """Runs in the broker's process; the answer leaves it."""
+        """Handle a request in the broker's process, and send the answer."""
         assert self._node is not None
         result: T | LakestreamError
         try:
@@ -279,7 +280,7 @@ class Wire:
             result = error
         if self._chance.random() >= self._cluster.faults.wire_lost:
             delay = self._chance.uniform(*CLIENT_LATENCY_S)
-            self._loop.call_later(delay, _deliver, answer, result, context=self._loop.outside.context)
+            self._loop.call_later(delay, _deliver, answer, result, context=self._loop.environment.context)
 
 
 def _deliver(answer: "asyncio.Future[Any]", result: Any) -> None:

@@ -1,14 +1,14 @@
 """A seeded event loop on virtual time: several processes in one thread, which can be paused and killed like real ones.
 
-Nothing sleeps: when nobody can run, time jumps to the next timer. Every callback belongs to the process in whose
-context it was made (a context variable, so tasks and timers inherit it). Callbacks of one process keep asyncio's order;
-which process goes next is drawn from the seed, as the kernel of a real machine would draw it.
+The loop never sleeps: when no callback is ready, time jumps to the next timer. Every callback belongs to the process in
+whose context it was made (a context variable, so tasks and timers inherit it). Callbacks of one process keep asyncio's
+order; the seed decides which process runs next, as the kernel does on a real machine.
 
-    paused   callbacks and due timers are held, time goes on for the others; afterwards they all run, late
-    killed   no callback of it ever runs again, not even a `finally`; what it sent before may still arrive
+    paused   its callbacks and due timers are held while time goes on; when it is resumed they all run, late
+    killed   none of its callbacks ever runs again, not even a `finally`; requests that it sent may still arrive
 
-Work for threads runs in turns with everything else (threads.py), in each process one piece after the other; a process
-whose pools are `apart` works on one piece in each of them.
+Work for threads alternates with callbacks (threads.py). A process runs one job at a time; with `separate_pools`, one
+job in each thread pool.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from lakestream.testing.simulation.threads import Worker, Workers
+from lakestream.testing.simulation.threads import SimulatedThread, SimulatedThreads
 
 T = TypeVar("T")
 Jobs = deque[tuple[Callable[[], Any], asyncio.Future[Any]]]
@@ -35,27 +35,27 @@ TIME_LIMIT_S = 3600.0
 STUCK_S = 60.0
 WALL_START_MS = 1_700_000_000_000
 THREAD_START_S = (0.0, 0.002)
-"""How long work waits for a thread."""
+"""How long a job waits for a thread."""
 
 _process: ContextVar["Process | None"] = ContextVar("process", default=None)
 
 
 class SimulationError(AssertionError):
-    """The simulation cannot go on: nothing can ever happen again, or something never ends."""
+    """The simulation cannot go on: no callback can ever run again, or one never ends."""
 
 
 class Process:
-    """What can be paused and killed as one: the callbacks, timers and tasks that its code makes."""
+    """A unit that is paused and killed as a whole: the callbacks, timers and tasks that its code makes."""
 
     def __init__(self, name: str, loop: "SimulatedLoop") -> None:
         self.name = name
         self.alive = True
         self.paused = False
         self.waiting: deque[Any] = deque()
-        self.apart = False
-        """Its threads never wait for those of another pool: a real lock would stop the whole simulation."""
+        self.separate_pools = False
+        """One job runs in each thread pool. No job may wait for another pool's lock: that would block the loop."""
         self.jobs: dict[Any, Jobs] = {}
-        """Work for the threads of each pool; the first is under way."""
+        """The jobs of each thread pool; the first one is under way."""
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._loop = loop
         self._context = Context()
@@ -66,7 +66,7 @@ class Process:
 
     @property
     def context(self) -> Context:
-        """For callbacks that shall belong to this process."""
+        """A context whose callbacks belong to this process."""
         return self._context.copy()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
@@ -80,10 +80,10 @@ class Process:
         self.paused = False
 
     def kill(self) -> None:
-        """Called from within, the caller must not return to its own code: await something that never comes."""
+        """End the process. A caller inside of it must not go on: it has to await a future that is never done."""
         self.alive = False
-        # Kept, so that no `finally` of theirs runs when they would be thrown away.
-        self._loop.graveyard.extend(self.tasks)
+        # A reference is kept: a task that is garbage-collected would run its `finally`.
+        self._loop.killed_tasks.extend(self.tasks)
         self.waiting.clear()
 
 
@@ -94,14 +94,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.steps = 0
         self.failures: list[str] = []
-        """Exceptions that nobody caught, in any process."""
-        self.graveyard: list[asyncio.Task[Any]] = []
-        self.outside = Process("outside", self)
+        """Exceptions that were not caught, of all processes."""
+        self.killed_tasks: list[asyncio.Task[Any]] = []
+        self.environment = Process("environment", self)
         self._chance = Random(f"schedule-{seed}")
         self._now = 0.0
         self._queues: dict[Process, None] = {}
         self._finished = False
-        self._workers = Workers()
+        self._workers = SimulatedThreads()
 
     def time(self) -> float:
         return self._now
@@ -123,7 +123,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle._run()
 
     def _sort_in(self) -> None:
-        """Give what is ready, and the timers that are due, to their processes."""
+        """Give ready callbacks and due timers to their processes."""
         ready: deque[Any] = self._ready  # type: ignore[attr-defined]
         timers: list[Any] = self._scheduled  # type: ignore[attr-defined]
         while timers and (timers[0]._cancelled or timers[0]._when <= self._now):
@@ -133,7 +133,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 ready.append(timer)
         while ready:
             handle = ready.popleft()
-            process = handle._context.get(_process) or self.outside
+            process = handle._context.get(_process) or self.environment
             if process.alive and not handle._cancelled:
                 process.waiting.append(handle)
                 self._queues[process] = None
@@ -150,7 +150,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def create_task(self, coro: Any, *, name: Any = None, context: Context | None = None) -> "asyncio.Task[Any]":
         task = super().create_task(coro, name=name, context=context)
-        process = (context.get(_process) if context is not None else _process.get()) or self.outside
+        process = (context.get(_process) if context is not None else _process.get()) or self.environment
         process.tasks.add(task)
         return task
 
@@ -161,24 +161,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # -- threads ----------------------------------------------------------------------------------------------------
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]
-        process = _process.get() or self.outside
+        process = _process.get() or self.environment
         done: asyncio.Future[T] = self.create_future()
-        jobs = process.jobs.setdefault(executor if process.apart else None, deque())
+        jobs = process.jobs.setdefault(executor if process.separate_pools else None, deque())
         jobs.append((partial(func, *args), done))
         if len(jobs) == 1:
-            self._soon(process, jobs)
+            self._begin_later(process, jobs)
         return done
 
-    def _soon(self, process: Process, jobs: Jobs) -> None:
+    def _begin_later(self, process: Process, jobs: Jobs) -> None:
         self.call_later(self._chance.uniform(*THREAD_START_S), self._begin, process, jobs, context=process.context)
 
     def _begin(self, process: Process, jobs: Jobs) -> None:
         worker = self._workers.take()
         worker.begin(jobs[0][0])
-        self._look(process, jobs, worker)
+        self._take_back(process, jobs, worker)
 
-    def _look(self, process: Process, jobs: Jobs, worker: Worker) -> None:
-        """The baton came back."""
+    def _take_back(self, process: Process, jobs: Jobs, worker: SimulatedThread) -> None:
+        """Take the baton back from a thread: serve its request, or deliver its result and begin the next job."""
         if worker.request is not None:
             asked = process.start(worker.request())
             asked.add_done_callback(partial(self._answer, process, jobs, worker), context=process.context)
@@ -186,7 +186,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         _, done = jobs.popleft()
         self._workers.give_back(worker)
         if jobs:
-            self._soon(process, jobs)
+            self._begin_later(process, jobs)
         if done.done():
             return
         if worker.error is not None:
@@ -194,19 +194,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         else:
             done.set_result(worker.result)
 
-    def _answer(self, process: Process, jobs: Jobs, worker: Worker, asked: "asyncio.Task[Any]") -> None:
+    def _answer(self, process: Process, jobs: Jobs, worker: SimulatedThread, asked: "asyncio.Task[Any]") -> None:
         error = asked.exception()
         worker.answer(None if error is not None else asked.result(), error)
-        self._look(process, jobs, worker)
+        self._take_back(process, jobs, worker)
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector, so nobody has to be woken."""
+        """Do nothing: the loop has no selector that would have to be woken."""
 
     def _timer_handle_cancelled(self, _handle: Any) -> None:
-        """Cancelled timers are skipped when their time comes."""
+        """Do nothing: a cancelled timer is skipped when it is due."""
 
     def finish(self) -> None:
-        """Let go of the tasks of killed and running processes; whatever their `finally` says now is not heard."""
+        """Close the tasks of killed and running processes, and ignore the errors of their `finally` blocks."""
         self._finished = True
         self._workers.stop()
         for task in asyncio.all_tasks(self):
@@ -219,7 +219,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 class SimClock:
-    """interfaces.Clock of one simulated machine: its wall clock may be wrong, and may jump."""
+    """The Clock of one simulated machine; its wall clock may be wrong, and may jump."""
 
     def __init__(self, loop: SimulatedLoop, skew_ms: int = 0) -> None:
         self._loop = loop
@@ -248,7 +248,7 @@ def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]], seed: int | str
 
 @contextmanager
 def _alarm() -> Iterator[None]:
-    """A callback that never returns stops virtual time: real time has to catch it."""
+    """Raise SimulationError after STUCK_S of real time: a callback that never returns stops virtual time."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""Consumers of one group in a simulation: they join, sync, beat and commit through the coordinator, wherever it is.
+"""Consumers of one group in a simulation: they join, sync, send heartbeats and commit through the coordinator.
 
-What they may never do is checked by the auditor as commands are folded: commits come from generations that never go
-back, and within a generation a partition has one owner (L30).
+The auditor checks their commits as the commands are folded: generations never go back, and within a generation each
+partition has one owner (L30).
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.reasons import Reason
 from lakestream.stream.groups.waiting_members import Joined, JoinRequest, MemberIdRequired, Synced, SyncRequest
 from lakestream.testing.simulation.clients import Client
-from lakestream.testing.simulation.cluster import Cluster, Wire
+from lakestream.testing.simulation.cluster import SimulatedCluster, Wire
 from lakestream.testing.simulation.ledger import Violation
 from lakestream.testing.simulation.node import Node
 
@@ -23,56 +23,58 @@ LOOK_AGAIN = (Reason.NOT_COORDINATOR, Reason.COORDINATOR_UNAVAILABLE)
 START_OVER = (Reason.UNKNOWN_GROUP_MEMBER, Reason.FENCED_INSTANCE, Reason.STALE_GENERATION, Reason.UNKNOWN_GROUP)
 
 
-class GroupMember(Client):
-    """One consumer of a group; `settled` as long as it has its place in a generation."""
+class GroupConsumer(Client):
+    """One consumer of a group."""
 
-    def __init__(self, cluster: Cluster, name: str, group: str, streams: list[int], instance: str | None) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, name: str, group: str, streams: list[int], instance: str | None
+    ) -> None:
         super().__init__(cluster, name)
         self._group = group
         self._streams = streams
         self._instance = instance
         self._id = ""
-        self._place: Joined | None = None
+        self._joined: Joined | None = None
         self._owned: list[int] = []
 
     @property
     def generation(self) -> int:
-        """The generation it takes for the current one; 0 while it has no place."""
-        return self._place.generation if self._place is not None else 0
+        """The generation that this consumer has joined; 0 while it is in none."""
+        return self._joined.generation if self._joined is not None else 0
 
     async def run(self) -> None:
         while True:
             try:
-                if self._place is None:
+                if self._joined is None:
                     await self._join()
                 await self._work()
                 await asyncio.sleep(self.chance.uniform(0.2, 0.8))
             except Rejected as error:
-                self._told(error)
+                self._handle_rejection(error)
                 await asyncio.sleep(0.1)
             except (Retry, Unknown, Fenced):
                 self.drop_wire()
                 await asyncio.sleep(0.1)
 
-    def _told(self, error: Rejected) -> None:
+    def _handle_rejection(self, error: Rejected) -> None:
         if isinstance(error, MemberIdRequired):
             self._id = error.member_id
         elif error.reason in LOOK_AGAIN:
             self.drop_wire()
         elif error.reason in START_OVER:
-            self._id, self._place = "", None
+            self._id, self._joined = "", None
         elif error.reason == Reason.REBALANCING:
-            self._place = None
+            self._joined = None
         else:
             raise Violation(f"{self.name} was refused for reason {error.reason}") from error
 
     async def _wire_to_coordinator(self) -> Wire:
-        """As FindCoordinator answers: what some broker believes, which may be old."""
+        """A connection to the coordinator, as some broker's state names it; that state may be old."""
         if self._wire is None or self._wire.broken:
             found = await self.wire().call(self._find, self.timeout_s)
             self.drop_wire()
             if found is None:
-                raise Retry("nobody coordinates the group")
+                raise Retry("no broker coordinates the group")
             self._wire = Wire(self.cluster, self.cluster.seats[found], self.chance)
         return self._wire
 
@@ -97,10 +99,10 @@ class GroupMember(Client):
         place: Joined = await wire.call(lambda node: node.groups.join(request), JOIN_S)
         self._id = place.member_id
         self._owned = await self._sync(wire, place)
-        self._place = place
+        self._joined = place
 
     async def _sync(self, wire: Wire, place: Joined) -> list[int]:
-        """The leader deals the partitions out, one to each in turn."""
+        """Sync; the leader assigns the partitions, one to each member in turn."""
         shares: dict[str, list[int]] = {member_id: [] for member_id, _, _ in place.members}
         for index, stream in enumerate(self._streams if shares else []):
             list(shares.values())[index % len(shares)].append(stream)
@@ -117,10 +119,10 @@ class GroupMember(Client):
         return list(synced.assignment)
 
     async def _work(self) -> None:
-        place = self._place
+        place = self._joined
         assert place is not None
         if self.chance.random() < 0.03:
-            await asyncio.sleep(self.chance.uniform(2, 8))  # A zombie: the others may go on without it.
+            await asyncio.sleep(self.chance.uniform(2, 8))  # a zombie: the group may go on without it
         wire = await self._wire_to_coordinator()
         for stream in self._owned:
             offsets = [(stream, place.generation, -1, "")]

@@ -1,9 +1,9 @@
-"""The checker of simulations: what clients were told, what readers saw, and whether both agree with the contract.
+"""The checkers of simulations: whether the answers to clients and the batches that readers got keep the contract.
 
-Two witnesses. The ledger stands on the clients' side: it knows every batch that was sent, what was answered to each
-attempt, and every batch that was ever read. The auditor stands at the stores: it folds each command the moment it
-is in the log, so it knows the true state at all times, and compares the brokers' with it. What breaks the contract
-becomes a `Violation`, at the moment in which it shows.
+There are two witnesses. The ledger is on the clients' side: it knows every batch that was sent, the answer to each
+attempt, and every batch that was ever read. The auditor is at the stores: it folds each command as soon as it is in the
+log, so it always knows the true state, and compares the brokers' states with it. A breach of the contract becomes a
+`Violation` at the moment at which it shows.
 """
 
 import struct
@@ -19,7 +19,7 @@ from lakestream.metadata.stores.memory import MemoryLog, MemoryLogStore
 from lakestream.model.batches.wal_object import merged_key, wal_key
 from lakestream.model.commands import ENVELOPE
 from lakestream.model.groups.offsets import CommitOffsets
-from lakestream.model.reasons import No, Stranger
+from lakestream.model.reasons import No, NotInTurn
 from lakestream.model.state import Outcome, State, apply, dump, load
 from lakestream.model.streams import MERGED, WalObject
 
@@ -29,7 +29,7 @@ Partition = tuple[bytes, int]
 _FRAME = struct.Struct(">qi")
 _DELTA = struct.Struct(">i")
 STAMPED_BYTES = 16
-"""Base offset, length and leader epoch: before the part of a batch that nobody may touch."""
+"""Base offset, length and leader epoch, which brokers stamp; the rest of a batch never changes."""
 
 
 class Violation(AssertionError):
@@ -44,19 +44,19 @@ class Sent:
     raw: bytes
     count: int
     unsure: int = 0
-    """Attempts whose outcome nobody knows: the batch may be in the log because of one of them."""
+    """Attempts without an answer: any of them may have put the batch into the log."""
     acked: int | None = None
     seen: int | None = None
 
 
 @dataclass(slots=True)
-class Ledger:
-    """What clients were told and what they read."""
+class BatchLedger:
+    """The batches that clients sent and read, with the answers that they got."""
 
     sent: dict[bytes, Sent] = field(default_factory=dict)
     read: dict[Partition, dict[int, bytes]] = field(default_factory=dict)
     ends: dict[Partition, int] = field(default_factory=dict)
-    """The highest end of an acknowledged batch: nobody may be told a lower one any more."""
+    """The highest end of an acknowledged batch: no broker may report a lower end of the log afterwards."""
 
     def send(self, partition: Partition, raw: bytes) -> Sent:
         batch = Sent(partition, raw, _DELTA.unpack_from(raw, 23)[0] + 1)
@@ -66,16 +66,16 @@ class Ledger:
 
     def ack(self, batch: Sent, offset: int) -> None:
         if batch.acked is not None and batch.acked != offset:
-            raise Violation(f"a batch was acknowledged at {batch.acked}, and again at {offset} ({tell(batch)})")
+            raise Violation(f"a batch was acknowledged at {batch.acked}, and again at {offset} ({describe(batch)})")
         if batch.seen is not None and batch.seen != offset:
-            raise Violation(f"a batch was read at {batch.seen}, but acknowledged at {offset} ({tell(batch)})")
+            raise Violation(f"a batch was read at {batch.seen}, but acknowledged at {offset} ({describe(batch)})")
         batch.acked = offset
         self.ends[batch.partition] = max(self.ends.get(batch.partition, 0), offset + batch.count)
 
     def observe(self, partition: Partition, position: int, data: bytes, sequence: int = 0) -> int:
-        """Check batches that were fetched from `position`; returns the position behind them.
+        """Check batches that were fetched at `position`; returns the position after them.
 
-        `sequence`: up to where the broker had folded when it began to read.
+        `sequence`: the last command that the broker had folded when it began to read.
         """
         at = 0
         while at < len(data):
@@ -97,35 +97,37 @@ class Ledger:
         if batch is None:
             raise Violation(f"the bytes at offset {base} are not what any client sent")
         if batch.partition != partition:
-            raise Violation(f"a batch shows up in a partition that it was not sent to ({tell(batch)})")
+            raise Violation(f"a batch shows up in a partition that it was not sent to ({describe(batch)})")
         if batch.seen is not None and batch.seen != base:
-            raise Violation(f"a batch is doubled: at {batch.seen} and at {base} ({tell(batch)})")
+            raise Violation(f"a batch is doubled: at {batch.seen} and at {base} ({describe(batch)})")
         if batch.acked is not None and batch.acked != base:
-            raise Violation(f"a batch acknowledged at {batch.acked} lies at {base} ({tell(batch)})")
+            raise Violation(f"a batch acknowledged at {batch.acked} lies at {base} ({describe(batch)})")
         batch.seen = base
 
     def check_whole(self, partition: Partition, start: int, end: int, bases: Sequence[int], reader: str) -> None:
-        """After all is quiet: every acknowledged batch is among those that one broker gives, and no refused one is."""
+        """At the end: one broker serves every acknowledged batch, and no batch whose attempts were all refused."""
         served = set(bases)
         for batch in self.sent.values():
             if batch.partition != partition:
                 continue
             if batch.acked is not None and batch.acked >= start and not self._is_served(batch, served, end):
-                raise Violation(f"an acknowledged batch is lost for {reader} ({tell(batch)}; log is [{start}, {end}))")
+                raise Violation(
+                    f"an acknowledged batch is lost for {reader} ({describe(batch)}; log is [{start}, {end}))"
+                )
             if batch.acked is None and not batch.unsure and batch.seen is not None:
-                raise Violation(f"a batch that was refused each time is in the log at {batch.seen} ({tell(batch)})")
+                raise Violation(f"a batch that was refused each time is in the log at {batch.seen} ({describe(batch)})")
 
     def _is_served(self, batch: Sent, served: set[int], end: int) -> bool:
         return batch.acked in served
 
 
-def tell(batch: Sent) -> str:
+def describe(batch: Sent) -> str:
     pid, epoch, sequence = struct.unpack_from(">qhi", batch.raw, 43)
     return f"partition {batch.partition[1]}, producer {pid}, epoch {epoch}, sequence {sequence}, {batch.count} records"
 
 
 class Auditor:
-    """The true state, folded at the store itself, and what brokers may be compared with."""
+    """Folds every command at the store itself, and compares brokers' states with this true state."""
 
     def __init__(self, report: Callable[[Violation], None]) -> None:
         self.state = State()
@@ -147,8 +149,8 @@ class Auditor:
         self.state.moved.clear()
 
     def _watch_commits(self, command: bytes, outcome: Outcome) -> None:
-        """Committed offsets never go back to an older generation, and in each a partition has one owner (L30)."""
-        if command[1] != CommitOffsets.KIND or isinstance(outcome, No | Stranger):
+        """Committed offsets never go back to an older generation; within one, a partition has one owner (L30)."""
+        if command[1] != CommitOffsets.KIND or isinstance(outcome, No | NotInTurn):
             return
         body = _COMMIT.decode(command[ENVELOPE.size :])
         newest = self._generations.get(body.group, -1)
@@ -161,13 +163,13 @@ class Auditor:
                 self._report(Violation(f"stream {stream} had two owners in generation {body.generation}"))
 
     def compare(self, name: str, replica: Replica) -> None:
-        """Has this broker the same outcomes for the same commands?"""
+        """Report a violation unless this broker has the same outcomes for the same commands."""
         state = replica.state
         if state.sequence >= len(self._digests) or state.digest != self._digests[state.sequence]:
             self._report(Violation(f"{name} folded the commands up to {state.sequence} to other outcomes"))
 
     def check_whole(self, name: str, state: State) -> None:
-        """Byte for byte the same state as one that folded everything from the start, and stable as a checkpoint."""
+        """Raise Violation unless the state equals the true one byte by byte, and after a checkpoint's round trip."""
         true = self.state
         if state.sequence != true.sequence:
             true = State()
@@ -190,7 +192,7 @@ def object_key(cluster: str, one: WalObject) -> str:
 
 
 class AuditedLog(MemoryLog):
-    """The one command log of a simulation: the auditor hears of each command as soon as it is in."""
+    """The command log of a simulation: the auditor folds each command as soon as it is appended."""
 
     def __init__(self, auditor: Auditor) -> None:
         super().__init__(MemoryLogStore())
@@ -203,7 +205,7 @@ class AuditedLog(MemoryLog):
 
 
 class AuditedWal(MemoryWal):
-    """The one object store of a simulation: deleting what the log still points to is a violation."""
+    """The object store of a simulation: to delete an object that entries point to is a violation."""
 
     def __init__(self, auditor: Auditor, report: Callable[[Violation], None]) -> None:
         super().__init__()

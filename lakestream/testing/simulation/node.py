@@ -1,7 +1,7 @@
-"""One simulated broker: the real parts, put together as a broker does, behind a front door that speaks no protocol.
+"""One simulated broker: the real parts, put together as in a broker, with methods in place of a protocol.
 
-The front door does what the Kafka handlers do with the parts: batches enter the appender in the order in which they
-came, a no is said only after a look at the end of the command log (L6), an unknown outcome is never called a no (L17).
+The methods use the parts as the Kafka handlers do: batches enter the appender in the order of their arrival, a refusal
+is given only after folding to the end of the command log (L6), and an unknown outcome is never a refusal (L17).
 """
 
 import asyncio
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from random import Random
 
 from lakestream.data.tables.stores.table_store import TableStore
-from lakestream.errors import Corrupt, Fenced, Halted, LakestreamError, Rejected, Retry, Unknown
+from lakestream.errors import Corrupt, Fenced, Halted, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock, CommandLog, Wal
 from lakestream.metadata.membership import Membership, Timing
 from lakestream.metadata.replica import Replica
+from lakestream.model.append_rows import BatchRow
 from lakestream.model.commands import (
     AdvanceLogStart,
     AllocateProducerId,
@@ -28,39 +29,38 @@ from lakestream.model.groups.offsets import CommitOffsets
 from lakestream.model.levels import NEWEST
 from lakestream.model.reasons import No, Reason
 from lakestream.model.state import Outcome
-from lakestream.model.streams import Stream
 from lakestream.settings import Settings
-from lakestream.stream.appender import Answer, Appender, BatchRow, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.cache import Cache
 from lakestream.stream.groups.coordinator import GroupCoordinator, agreed
-from lakestream.stream.groups.offsets import GroupOffsets
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.housekeeping.collector import Collector
 from lakestream.stream.housekeeping.long_topics import LongTopics, create_topic
 from lakestream.stream.housekeeping.merging import MoveLimits
 from lakestream.stream.housekeeping.mover import Mover
 from lakestream.stream.housekeeping.retention import Expiry, Retention
-from lakestream.stream.housekeeping.upkeep import Schedule, Upkeep
+from lakestream.stream.housekeeping.upkeep import Upkeep, UpkeepSchedule
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
+from lakestream.stream.streams import FrontDoor
 from lakestream.stream.waiting import Waiting
 from lakestream.testing.lake.node_catalog import NodeCatalog
 
 CHECKPOINT_S = 0.3
 SETTINGS = Settings(group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200)
-SCHEDULE = Schedule(collect_s=2.0, retention_s=1.5, move_s=0.7)
+SCHEDULE = UpkeepSchedule(collect_s=2.0, retention_s=1.5, move_s=0.7)
 MOVE_LIMITS = MoveLimits(
     quiet_ms=500, many_entries=6, window_entries=3, growth=2, dead_age_ms=1000, dead_bytes=100, write_timeout_s=3.0
 )
-"""All that takes minutes in a real cluster takes seconds here."""
+"""Seconds here stand for minutes in a real cluster."""
 _HEADER = struct.Struct(">i8xqqhi")
 """Of a batch from byte 23: last offset delta, max timestamp, producer id, producer epoch, first sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """How the simulated brokers are set up."""
+    """The settings of the simulated brokers."""
 
     timing: Timing
     append_limits: AppendLimits
@@ -72,26 +72,26 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """What the parts are made of: a test that breaks a rule on purpose puts its own class here."""
+    """The classes of the parts: a test that breaks a rule on purpose passes a class of its own."""
 
     replica: type[Replica] = Replica
     appender: type[Appender] = Appender
     reader: type[Reader] = Reader
     collector: type[Collector] = Collector
     mover: type[Mover] = Mover
-    history: type[History] = History
+    history: type[HistoryReader] = HistoryReader
     long_topics: type[LongTopics] = LongTopics
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """What a reader gets: the log's bounds, and whole batches from the one that holds the offset."""
+class FetchResult:
+    """The result of a fetch: the log's bounds, and whole batches from the one with the asked offset on."""
 
     start: int
     end: int
     data: bytes
     sequence: int
-    """Up to where the broker had folded when it began to read."""
+    """The last command that the broker had folded when it began to read."""
 
 
 class Node:
@@ -122,7 +122,8 @@ class Node:
         self.mover = classes.mover(self.replica, wal, self.cache, rules.of, MOVE_LIMITS)
         self.membership.settled = lambda: (self.appender.settled(), self.mover.settled())
         self.groups = GroupCoordinator(self.replica, SETTINGS, clock, random, lambda: self.membership.current)
-        self.offsets = GroupOffsets(self.replica, self.groups)
+        self.streams = FrontDoor(self.replica, self.appender, self.reader, self.waiting, rules, self.groups)
+        self.offsets = self.streams.offsets
         retention = Retention(self.replica, rules.of, clock, Expiry())
         purge = self.catalog.purge if self.catalog is not None else None
         long_topics = classes.long_topics(self.replica)
@@ -131,7 +132,7 @@ class Node:
     # -- life -------------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """Join and serve until killed. Returns, or raises, if the broker cannot even start, as its process would."""
+        """Join and serve until killed. Returns or raises if the broker cannot start."""
         await self.replica.start()
         await self.membership.join()
         self.serving = True
@@ -154,23 +155,15 @@ class Node:
     # -- produce ----------------------------------------------------------------------------------------------------
 
     async def produce(self, topic: bytes, partition: int, batch: bytes) -> int:
-        """The base offset. Raises Rejected, Retry or Fenced if it is certainly not in the log, else Unknown."""
-        stream = self._find(topic, partition) or await self._find_current(topic, partition)
+        """Returns the base offset. Raises Rejected, Retry or Fenced if the batch is certainly not in the log, or
+        Unknown."""
+        stream = self.streams.stream(topic, partition) or await self.streams.current_stream(topic, partition)
         delta, timestamp, producer, epoch, sequence = _HEADER.unpack_from(batch, 23)
         row: BatchRow = (stream.id, delta + 1, len(batch), timestamp, producer, epoch, sequence)
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def done(answer: Answer) -> None:
-            if not answered.done():
-                answered.set_result(list(answer) if isinstance(answer, list) else answer)
-
-        self.appender.submit(Submission([row], [memoryview(batch)], _nothing, done))
-        answer = await answered
-        if isinstance(answer, LakestreamError):
-            raise answer
-        if answer[0] < 0:
-            raise Rejected(-answer[0])
-        return answer[0]
+        [result] = await self.streams.append([row], [memoryview(batch)])
+        if result < 0:
+            raise Rejected(-result)
+        return result
 
     async def allocate_producer(self) -> int:
         outcome: int = await self.propose(AllocateProducerId())
@@ -178,18 +171,18 @@ class Node:
 
     # -- fetch ------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, topic: bytes, partition: int, offset: int, max_bytes: int, wait_s: float) -> Fetched:
-        """Batches from `offset` on; waits for some if there are none. Raises Rejected, only when current."""
+    async def fetch(self, topic: bytes, partition: int, offset: int, max_bytes: int, wait_s: float) -> FetchResult:
+        """Batches from `offset` on; waits up to `wait_s` for the first one. Raises Rejected by a current state only."""
         deadline = self._clock.monotonic() + wait_s
         current = False
         while True:
             sequence = self.replica.state.sequence
             try:
-                stream = self._find(topic, partition)
+                stream = self.streams.stream(topic, partition)
                 if stream is None:
                     raise Rejected(Reason.UNKNOWN_TOPIC)
                 seen = stream.next
-                views = [] if offset == stream.next else await self._read(stream, offset, max_bytes)
+                views = [] if offset == stream.next else await self.streams.read(stream, offset, max_bytes)
             except Rejected:
                 if current:
                     raise
@@ -199,17 +192,13 @@ class Node:
             data = b"".join(views)
             left = deadline - self._clock.monotonic()
             if data or left <= 0:
-                return Fetched(stream.start, stream.next, data, sequence)
-            if self._find(topic, partition) is stream and stream.next == seen:
-                await self.waiting.wait([stream.id], left)
-
-    async def _read(self, stream: Stream, offset: int, max_bytes: int) -> list[memoryview]:
-        views = self.reader.cached(stream, offset, max_bytes)
-        return views if views is not None else await self.reader.read(stream, offset, max_bytes)
+                return FetchResult(stream.start, stream.next, data, sequence)
+            if self.streams.stream(topic, partition) is stream and stream.next == seen:
+                await self.streams.wait([stream.id], left)
 
     async def bounds(self, topic: bytes, partition: int) -> tuple[int, int]:
-        """Log start and end, current: a smaller end than one was acknowledged is a no (L6)."""
-        stream = await self._find_current(topic, partition)
+        """The start and end of the log, after folding to the end of the command log (L6)."""
+        stream = await self.streams.current_stream(topic, partition)
         return stream.start, stream.next
 
     # -- topics and groups ------------------------------------------------------------------------------------------
@@ -218,28 +207,28 @@ class Node:
         agreed(await create_topic(self.replica, CreateTopic(name, topic_id, partitions, 1, configs)))
 
     async def bound_pieces(self, partitions: int) -> None:
-        """From now on a command makes or deletes so many partitions at most."""
+        """Limit the partitions that one command creates or deletes."""
         await self.propose(AlterConfigs(b"", [("lakestream.command.partitions", str(partitions))]))
 
     async def delete_topic(self, topic_id: bytes) -> None:
         await self.propose(DeleteTopic(topic_id, again=True))
 
     async def delete_records(self, topic: bytes, partition: int, before: int) -> int:
-        stream = await self._find_current(topic, partition)
+        stream = await self.streams.current_stream(topic, partition)
         [start] = await self.propose(AdvanceLogStart([(stream.id, before)]))
         if start < 0:
             raise Rejected(-start)
         return int(start)
 
     async def commit(self, group: str, topic: bytes, partition: int, offset: int) -> None:
-        stream = await self._find_current(topic, partition)
+        stream = await self.streams.current_stream(topic, partition)
         [problem] = await self.propose(CommitOffsets(group, -1, "", None, [(stream.id, offset, -1, "")]))
         if problem:
             raise Rejected(problem)
 
     async def committed(self, group: str, topic: bytes, partition: int) -> int:
-        """-1 if there is none; current (L6)."""
-        stream = await self._find_current(topic, partition)
+        """The committed offset after folding to the end of the command log (L6); -1 if there is none."""
+        stream = await self.streams.current_stream(topic, partition)
         found = self.replica.state.groups.by_name.get(group)
         commit = found.offsets.get(stream.id) if found is not None else None
         return commit.offset if commit is not None else -1
@@ -250,26 +239,6 @@ class Node:
             raise Rejected(outcome.reason, outcome.message)
         return outcome
 
-    # -- finding ----------------------------------------------------------------------------------------------------
-
-    def _find(self, topic: bytes, partition: int) -> Stream | None:
-        state = self.replica.state
-        found = state.topics.by_id.get(topic)
-        if found is None or partition >= len(found.streams):
-            return None
-        return state.streams.by_id[found.streams[partition]]
-
-    async def _find_current(self, topic: bytes, partition: int) -> Stream:
-        await self.replica.catch_up()
-        stream = self._find(topic, partition)
-        if stream is None:
-            raise Rejected(Reason.UNKNOWN_TOPIC)
-        return stream
-
 
 CANNOT_START = (Retry, Unknown, Fenced, Corrupt, Halted)
-"""What ends a broker's process while it starts."""
-
-
-def _nothing() -> None:
-    pass
+"""The errors that end a broker's process while it starts."""

@@ -1,8 +1,8 @@
-"""From a seed to a whole simulated run: which faults, how many brokers, what clients do, and what must hold at the end.
+"""A whole simulated run from one seed: the faults, the brokers, the work of the clients, and the checks at the end.
 
-chaos       clients work while the nemesis kills, pauses and cuts off brokers, and stores lie
-healing     nothing goes wrong any more: everybody has to get done within a bounded time
-judgement   every broker serves every acknowledged batch once, all states are equal, nothing is missing
+chaos       clients work while the nemesis kills, pauses and cuts off brokers, and stores are faulty
+healing     all faults have ended: every client has to finish within a bounded time
+judgement   every broker serves every acknowledged batch once, all states are equal, no object is missing
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from lakestream.model.cluster_time import BEHIND_MS
 from lakestream.model.groups.group import GroupState
 from lakestream.model.levels import FIRST, NEWEST
 from lakestream.stream.limits import AppendLimits, ReadLimits
-from lakestream.testing.simulation.clients import Client, Committer, Consumer, IdempotentProducer, PlainProducer
-from lakestream.testing.simulation.cluster import Cluster
+from lakestream.testing.simulation.clients import Client, Consumer, IdempotentProducer, OffsetCommitter, PlainProducer
+from lakestream.testing.simulation.cluster import SimulatedCluster
 from lakestream.testing.simulation.event_loop import Process, SimulatedLoop, run
-from lakestream.testing.simulation.group_clients import GroupMember
+from lakestream.testing.simulation.group_clients import GroupConsumer
 from lakestream.testing.simulation.judgement import judge
 from lakestream.testing.simulation.ledger import Partition, Violation
 from lakestream.testing.simulation.mixes import MIXES, Mix
@@ -31,21 +31,21 @@ from lakestream.testing.simulation.node import Classes, NodeOptions
 CHAOS_S = 15.0
 HEALING_S = 120.0
 QUIET_S = 8.0
-GROUP = "crew"
+GROUP = "group_consumers"
 PAUSES_S = (0.2, 1.0, 2.0, 3.5, 6.0)
 CUTS_S = (0.3, 1.5, 2.2, 5.0)
-"""Shorter and longer than a session."""
+"""Some are shorter and some longer than a session."""
 IN_PIECES = 0.5
-"""How many runs make and delete topics in pieces."""
+"""The share of runs that create and delete topics in pieces."""
 _YEAR_MS = 365 * 24 * 3_600_000
 JUMPS_MS = (-_YEAR_MS, -90_000, -500, 500, 90_000, _YEAR_MS)
-"""Of wall clocks; cluster time waits for a clock that is set back by less than BEHIND_MS."""
+"""Jumps of wall clocks; cluster time waits for a clock that is set back by less than BEHIND_MS."""
 CONFIGS: tuple[dict[str, str], ...] = ({}, {}, {}, {"retention.bytes": "1500"}, {"retention.ms": "4000"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a run did, so that one sees that it did something."""
+class SimulationReport:
+    """The figures of a run, which show that it did some work."""
 
     seed: int
     mix: str
@@ -58,8 +58,8 @@ class Report:
     seconds: float
 
 
-def simulate(seed: int, mix: str = "", classes: Classes | None = None) -> Report:
-    """One run. Raises Violation (or SimulationError) with the seed in it if the contract is broken."""
+def simulate(seed: int, mix: str = "", classes: Classes | None = None) -> SimulationReport:
+    """Make one run. Raises Violation or SimulationError, with the seed in its note, if the contract is broken."""
     name = mix or list(MIXES)[seed % len(MIXES)]
     try:
         with no_faults_logged():
@@ -72,7 +72,7 @@ def simulate(seed: int, mix: str = "", classes: Classes | None = None) -> Report
 
 
 class FaultsLogged(logging.Handler):
-    """Exceptions that were caught, logged and survived: in a simulation they are faults all the same."""
+    """Collects exceptions that our code caught and logged: in a simulation they count as faults."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -85,7 +85,7 @@ class FaultsLogged(logging.Handler):
 
 @contextmanager
 def no_faults_logged() -> Iterator[None]:
-    """Listen to what our own code logs, and keep it quiet."""
+    """Raise Violation if our code logs an exception; its log is not printed."""
     logger, handler = logging.getLogger("lakestream"), FaultsLogged()
     before = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -131,10 +131,10 @@ class Scenario:
     def _mixes(self) -> Mapping[str, Mix]:
         return MIXES
 
-    def _make_cluster(self, brokers: int, options: NodeOptions, classes: Classes) -> Cluster:
-        return Cluster(self._loop, self._seed, brokers, self._mix.faults, options, classes)
+    def _make_cluster(self, brokers: int, options: NodeOptions, classes: Classes) -> SimulatedCluster:
+        return SimulatedCluster(self._loop, self._seed, brokers, self._mix.faults, options, classes)
 
-    async def run(self) -> Report:
+    async def run(self) -> SimulationReport:
         cluster, chance = self._cluster, self._chance
         for seat in cluster.seats:
             cluster.start(seat)
@@ -148,9 +148,9 @@ class Scenario:
         workers.append(PlainProducer(cluster, "plain", partitions, chance.randint(5, 25)).run())
         max_bytes = chance.choice((1, 300, 1 << 20))
         followers = [Consumer(cluster, f"consumer-{n}", partitions, max_bytes).run() for n in range(2)]
-        followers.append(Committer(cluster, "group", partitions[0]).run())
-        crew = self._crew(partitions[0][0])
-        followers += [member.run() for member in crew]
+        followers.append(OffsetCommitter(cluster, "group", partitions[0]).run())
+        group_consumers = self._group_consumers(partitions[0][0])
+        followers += [member.run() for member in group_consumers]
         work = [self._spawn(f"client-{n}", worker) for n, worker in enumerate(workers)]
         side = [self._spawn(f"follower-{n}", follower) for n, follower in enumerate(followers)]
         side += [self._spawn("side", self._side_topics(admin, partitions))]
@@ -162,7 +162,7 @@ class Scenario:
             task.cancel()
         cluster.heal()
         await self._until_done(work, HEALING_S, must=True)
-        await self._settle(crew)
+        await self._settle(group_consumers)
         await self._quiesce()
         for task in side:
             task.cancel()
@@ -172,23 +172,30 @@ class Scenario:
             raise Violation(f"the feature level is {level} at the end, though every member knows {NEWEST}")
         return self._report(sum(producer.bumps for producer in producers))
 
-    def _crew(self, topic: bytes) -> list[GroupMember]:
+    def _group_consumers(self, topic: bytes) -> list[GroupConsumer]:
         """A group whose members share the topic's partitions; one may be static."""
         streams = self._cluster.auditor.state.topics.by_id[topic].streams
         statics = self._chance.choice((None, "static"))
         names = [(f"member-{n}", statics if n == 0 else None) for n in range(self._chance.randint(1, 3))]
-        return [GroupMember(self._cluster, name, GROUP, streams, instance) for name, instance in names]
+        return [GroupConsumer(self._cluster, name, GROUP, streams, instance) for name, instance in names]
 
-    async def _settle(self, crew: list[GroupMember]) -> None:
-        """The group comes to rest: everybody in one generation, none but them."""
+    async def _settle(self, group_consumers: list[GroupConsumer]) -> None:
+        """Wait until the group is stable, with all of these consumers, and no other member, in one generation."""
         deadline = self._loop.time() + HEALING_S
         while True:
             group = self._cluster.auditor.state.groups.by_name.get(GROUP)
-            at_rest = group is not None and group.state == GroupState.STABLE and len(group.members) == len(crew)
-            if at_rest and group is not None and {member.generation for member in crew} == {group.generation}:
+            at_rest = (
+                group is not None and group.state == GroupState.STABLE and len(group.members) == len(group_consumers)
+            )
+            if (
+                at_rest
+                and group is not None
+                and {member.generation for member in group_consumers} == {group.generation}
+            ):
                 return
             if self._loop.time() > deadline:
-                raise Violation(f"the group did not come to rest: {group}, {[one.generation for one in crew]}")
+                generations = [one.generation for one in group_consumers]
+                raise Violation(f"the group did not become stable: {group}, {generations}")
             await asyncio.sleep(0.2)
             self._check()
 
@@ -200,7 +207,7 @@ class Scenario:
     async def _create_topic(
         self, admin: Client, name: str, partitions: int, configs: dict[str, str]
     ) -> list[Partition]:
-        """Asked again and again until it is there: a topic id tells ours from another's."""
+        """Create a topic, again until it exists; the random topic id tells it from topics of the same name."""
         topic = self._chance.randbytes(16)
         while True:
             with suppress(LakestreamError):
@@ -231,7 +238,7 @@ class Scenario:
         return [strike(every_s, act) for every_s, act in acts if every_s]
 
     async def _side_topics(self, admin: Client, partitions: list[Partition]) -> None:
-        """Topics come and go beside the work, and log starts move."""
+        """Create and delete topics during the work, and move log starts."""
         chance, cluster = self._chance, self._cluster
         for number in range(3):
             side = await self._create_topic(admin, "side", 2, {})
@@ -252,7 +259,7 @@ class Scenario:
                     continue
 
     async def _bound_pieces(self, admin: Client) -> None:
-        """Topics of two partitions are long from now on: they are made and deleted in pieces."""
+        """Limit a command to one partition, so that topics of two are created and deleted in pieces."""
         while self._cluster.auditor.state.topics.bounds.piece > 1:
             with suppress(LakestreamError):
                 await admin.ask(lambda node: node.bound_pieces(1))
@@ -276,16 +283,16 @@ class Scenario:
                 raise error
 
     async def _quiesce(self) -> None:
-        """Wait until what is under way has arrived, sessions are over, and the collector has been round."""
+        """Wait until all requests have arrived, all brokers serve, sessions have ended, and the collector has run."""
         cluster = self._cluster
         while cluster.under_way() or len(cluster.serving()) < len(cluster.seats):  # noqa: ASYNC110
             await asyncio.sleep(0.2)
         await asyncio.sleep(QUIET_S + (BEHIND_MS / 1000 if self._mix.jump_every_s else 0))
         self._check()
 
-    def _report(self, bumps: int) -> Report:
+    def _report(self, bumps: int) -> SimulationReport:
         sent = self._cluster.ledger.sent.values()
-        return Report(
+        return SimulationReport(
             seed=self._seed,
             mix=self._name,
             acked=sum(batch.acked is not None for batch in sent),

@@ -1,9 +1,9 @@
-"""Blocking code in a simulation: it has a thread, but the thread runs only while the loop stands still.
+"""Blocking code in a simulation: it runs in a thread, but only while the loop stands still.
 
-The loop hands the baton to the thread and waits until it comes back: with a result, or with something to wait for (a
-request to a store, say). Then the thread stands still until the loop has the answer. So exactly one thread runs at
-any moment, and the seed alone says which; between any two requests of blocking code all others have their turn, time
-passes, and the process that the code belongs to may be paused or killed.
+The loop hands a baton to the thread and waits until the thread hands it back: with a result, or with a request to a
+store. In the second case the thread stands still until the loop has the answer. So exactly one thread runs at any
+moment, and the seed alone decides which one. Between two requests of blocking code other callbacks run, time passes,
+and the process of the code may be paused or killed.
 """
 
 import threading
@@ -14,16 +14,16 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """The simulation is over, and with it this thread. Nobody catches it."""
+    """The simulation has ended, and with it this thread. No code catches it."""
 
 
-class Worker(threading.Thread):
-    """One thread, which waits for work, or for an answer, or works while whoever gave it the baton waits."""
+class SimulatedThread(threading.Thread):
+    """One thread: it waits for work or for an answer, and works while it holds the baton."""
 
     def __init__(self) -> None:
         super().__init__(name="simulated", daemon=True)
         self.request: Callable[[], Coroutine[Any, Any, Any]] | None = None
-        """What the work waits for; None if it is done."""
+        """The request that the work waits for; None if the work is done."""
         self.result: Any = None
         self.error: BaseException | None = None
         self._work: Callable[[], Any] | None = None
@@ -44,7 +44,7 @@ class Worker(threading.Thread):
         self._hand_over()
 
     def stop(self) -> None:
-        """End the thread; work that waits for an answer is told that it will never come."""
+        """End the thread; work that waits for an answer gets Killed."""
         self._doomed = True
         while self.request is not None:
             self.answer(None, Killed())
@@ -53,7 +53,7 @@ class Worker(threading.Thread):
         self.join()
 
     def ask(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Called by the work."""
+        """Called by the work: hand the request to the loop, and wait for its answer."""
         if self._doomed:
             raise Killed
         self.request = request
@@ -76,25 +76,25 @@ class Worker(threading.Thread):
             try:
                 self.result, self.error = self._work(), None
             except BaseException as error:
-                # Whatever it is, it is the answer to who asked for the work.
+                # Every exception, Killed included, is handed to the loop.
                 self.result, self.error = None, error
             self._back.release()
 
 
-class Workers:
+class SimulatedThreads:
     """The threads of one simulation."""
 
     def __init__(self) -> None:
-        self._all: list[Worker] = []
-        self._idle: list[Worker] = []
+        self._all: list[SimulatedThread] = []
+        self._idle: list[SimulatedThread] = []
 
-    def take(self) -> Worker:
+    def take(self) -> SimulatedThread:
         if not self._idle:
-            self._idle.append(Worker())
+            self._idle.append(SimulatedThread())
             self._all.append(self._idle[-1])
         return self._idle.pop()
 
-    def give_back(self, worker: Worker) -> None:
+    def give_back(self, worker: SimulatedThread) -> None:
         self._idle.append(worker)
 
     def stop(self) -> None:
@@ -104,8 +104,9 @@ class Workers:
 
 
 def wait_for(request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """For blocking code: what a coroutine gives that runs in the loop, as a part of the same process."""
+    """For blocking code: run a coroutine in the loop, as a part of the same process, and return its result."""
     worker = threading.current_thread()
-    if not isinstance(worker, Worker):
-        raise RuntimeError("only work that was handed to a thread can wait")
+    if not isinstance(worker, SimulatedThread):
+        raise RuntimeError("wait_for may be called in a simulated thread only")
+
     return worker.ask(request)

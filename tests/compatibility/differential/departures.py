@@ -34,16 +34,19 @@ class Departure:
     holds: Callable[[Any, Any], bool] = always
 
 
-INTERNAL_ERROR = "Some nonsense makes Kafka fail with an internal error; here it has a code of its own, or an answer."
+INTERNAL_ERROR = (
+    "Some invalid requests make Kafka fail with an internal error; "
+    "here they get a code of their own, or an answer."
+)
 ONE_FEATURE = "The one feature is `lakestream.level`."
 AT_FORMATTING = "Kafka sets `min.insync.replicas` for the whole cluster when its storage is formatted."
 
 DEPARTURES = [
-    Departure(".*", r".*error_message", "Errors are explained where Kafka leaves it at the code.", more),
-    Departure("ApiVersions", r"api_keys\[\d+\]", "What is not supported is not advertised.", less),
+    Departure(".*", r".*error_message", "Errors have a message where Kafka sends only the code.", more),
+    Departure("ApiVersions", r"api_keys\[\d+\]", "Unsupported APIs are not advertised.", less),
     Departure("ApiVersions", r"(supported|finalized)_features.*", ONE_FEATURE),
-    Departure("Metadata.*making", ".*", "A topic that is made by asking for it is in the very answer."),
-    Departure("Metadata.*colliding", ".*", "Why a topic cannot be made by asking for it is in the answer too."),
+    Departure("Metadata.*making", ".*", "A topic that a request creates by asking for it is in that request's answer."),
+    Departure("Metadata.*colliding", ".*", "If a topic cannot be created by asking for it, the answer says why."),
     Departure(
         "(FindCoordinator|InitProducerId|Produce).*transaction", ".*", "Transactions are refused until they come."
     ),
@@ -53,34 +56,35 @@ DEPARTURES = [
     Departure("DescribeTopicPartitions.*no name", ".*", INTERNAL_ERROR),
     Departure(
         "DescribeProducers", ".*last_timestamp",
-        "The last timestamp of a producer is the cluster's time when it last wrote, to whichever partition.",
+        "The last timestamp of a producer is the cluster time of its last write to any partition.",
     ),
     Departure("IncrementalAlterConfigs.*operation 9", ".*", INTERNAL_ERROR),
     Departure(
         "Produce.*(log append time|delete horizon)", ".*",
-        "A batch is refused that claims LogAppendTime or a delete horizon: those are the broker's to set.",
+        "A batch that sets LogAppendTime or a delete horizon is refused: only the broker sets these.",
     ),
-    Departure("Produce.*behind", ".*", "Bytes behind a batch are refused; Kafka drops them."),
-    Departure("Produce.*epoch -1", ".*", "A producer with an id has to have an epoch."),
+    Departure("Produce.*behind", ".*", "Bytes after a batch are refused; Kafka drops them."),
+    Departure("Produce.*epoch -1", ".*", "A producer with an id needs an epoch."),
     Departure(
         "Produce.*a partition twice", ".*",
         "A partition that is named twice in a request gets both batches; Kafka drops the first.",
     ),
     Departure(
-        "Produce", ".*log_append_time", "A duplicate is answered without the time of the first, which Kafka gives.",
+        "Produce", ".*log_append_time",
+        "The answer to a duplicate does not have the time of the first batch; Kafka's has it.",
         less,
     ),
     Departure(
         r"Fetch.*limit \d+", ".*records", "Batches are sent whole; Kafka cuts off the last one at the limit.", whole
     ),
-    Departure(r"Fetch.*last epoch \d", ".*", "The last fetched epoch, which only replicas send, is not looked at."),
+    Departure(r"Fetch.*last epoch \d", ".*", "The last fetched epoch, which only replicas send, is ignored."),
     Departure(
         "Fetch v18 session", ".*error_code",
-        "Of a topic that is gone a session says UNKNOWN_TOPIC_ID; Kafka's still knows its name.",
+        "For a deleted topic a session answers UNKNOWN_TOPIC_ID; Kafka's session still knows the topic's name.",
     ),
     Departure(
         "ListOffsets.*after, at -3", ".*",
-        "The greatest timestamp is that of a record that is there; Kafka may name one that was deleted.",
+        "The greatest timestamp is that of an existing record; Kafka may give that of a deleted one.",
     ),
     Departure("CreateTopics.*many replicas", ".*", "Any replication factor is accepted and shown as asked."),
     Departure(".*", r".*configs\[lakestream\..*", "Topics have configs of their tables."),
@@ -88,7 +92,7 @@ DEPARTURES = [
     Departure(".*", r".*configs\[min.insync.replicas\]\.(config_source|synonyms).*", AT_FORMATTING),
     Departure("DescribeConfigs.*all brokers", r".*configs\[min.insync.replicas\]", AT_FORMATTING),
     Departure("CreateTopics.*(TRUE| 5 )", r".*configs\[.*\].value", "Configs are shown in their normal form."),
-    Departure("DescribeConfigs", ".*synonyms.*", "Synonyms are those configs of brokers that there are here."),
+    Departure("DescribeConfigs", ".*synonyms.*", "Synonyms are the configs of brokers that exist here."),
     Departure("DescribeConfigs", ".*read_only", "Other configs of brokers can be changed while they run."),
 ]  # fmt: skip
 

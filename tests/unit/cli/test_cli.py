@@ -112,7 +112,8 @@ def test_without_a_broker_the_error_says_what_to_do(tmp_path: Path, command: str
         nobody = f"127.0.0.1:{probe.getsockname()[1]}"
     done = run(*command.split(), "--bootstrap", nobody, cwd=tmp_path, stdin="x\n")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"error: cannot reach a broker at {nobody}: is `lakestream serve` running?")
+    told = f"error: cannot reach a broker at {nobody}: start one with `lakestream serve`, or give its address"
+    assert done.stderr.startswith(told)
     assert "--bootstrap" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -150,11 +151,11 @@ def test_the_bootstrap_address_may_come_from_the_environment(tmp_path: Path) -> 
         (["topics", "create", "t", "--config", "x"], "--config takes NAME=VALUE"),
         (["groups", "reset-offsets", "g"], "exactly one of --to-earliest"),
         (["groups", "reset-offsets", "g", "--to-earliest", "--to-latest"], "exactly one of --to-earliest"),
-        (["consume", "t", "--from-beginning", "--offset", "3"], "contradict"),
-        (["consume", "t", "--group", "g", "--partition", "0"], "shared out"),
+        (["consume", "t", "--from-beginning", "--offset", "3"], "not both"),
+        (["consume", "t", "--group", "g", "--partition", "0"], "a group assigns partitions"),
         (["consume", "t", "-o", "abc"], "expected N, -N, earliest, latest or @TIME, not 'abc'"),
-        (["consume", "t", "-o", "@garbage"], "'garbage' is no time"),
-        (["groups", "reset-offsets", "g", "--to-timestamp", "yesterday"], "'yesterday' is no time"),
+        (["consume", "t", "-o", "@garbage"], "'garbage' is not a time"),
+        (["groups", "reset-offsets", "g", "--to-timestamp", "yesterday"], "'yesterday' is not a time"),
         (["consume"], "Missing argument"),
     ],
 )

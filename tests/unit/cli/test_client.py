@@ -10,10 +10,10 @@ import pytest
 
 from lakestream.cli import consume
 from lakestream.cli.client import cluster_client as client_module
-from lakestream.cli.client.cluster_client import Client, open_client
+from lakestream.cli.client.cluster_client import ClusterClient, open_client
 from lakestream.cli.client.codes import KafkaError
 from lakestream.cli.client.connection import Unreachable
-from lakestream.cli.client.membership import Membership
+from lakestream.cli.client.membership import GroupMembership
 from lakestream.errors import LakestreamError
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.messages.fetch import (
@@ -174,7 +174,7 @@ async def test_something_that_is_no_kafka_broker_is_an_error_that_says_so() -> N
     place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     told = f"^{place} does not speak Kafka's protocol: --bootstrap takes a broker's Kafka port, not its HTTP port$"
     with pytest.raises(Unreachable, match=told):
-        await Client(place).start()
+        await ClusterClient(place).start()
     server.close()
 
 
@@ -243,7 +243,7 @@ async def test_a_member_takes_its_id_leads_shares_out_and_leaves(broker: FakeBro
         "Heartbeat": lambda _: HeartbeatResponse(),
     }
     async with open_client(broker.address) as client:
-        member = Membership(client, "g", ["t"])
+        member = GroupMembership(client, "g", ["t"])
         assert await member.join() == [("t", 1)]
         await member.leave()
     assert len(requests["JoinGroup"]) == 2
@@ -260,6 +260,6 @@ async def test_a_member_that_the_group_forgot_joins_as_a_new_one(broker: FakeBro
         "LeaveGroup": lambda _: LeaveGroupResponse(),
     }
     async with open_client(broker.address) as client:
-        member = Membership(client, "g", ["t"])
+        member = GroupMembership(client, "g", ["t"])
         assert await member.join() == []
         await member.leave()

@@ -130,7 +130,7 @@ def test_range_gives_neighbours_and_the_first_members_get_one_more() -> None:
 def test_times_are_iso_or_milliseconds() -> None:
     assert parse_time("1700000000000") == 1_700_000_000_000
     assert parse_time("2023-11-14T22:13:20+00:00") == 1_700_000_000_000
-    with pytest.raises(click.BadParameter, match="is no time"):
+    with pytest.raises(click.BadParameter, match="is not a time"):
         parse_time("yesterday")
 
 

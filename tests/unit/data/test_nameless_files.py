@@ -11,12 +11,12 @@ import pytest
 
 from lakestream.data import nameless_files, placer
 from lakestream.data.folder import FolderWal
-from lakestream.data.nameless_files import Nursery
+from lakestream.data.nameless_files import NamelessFiles
 from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.errors import Exists
 
 
-def _made(one: Nursery) -> int:
+def _made(one: NamelessFiles) -> int:
     try:
         return one.make()
     except OSError as error:
@@ -27,7 +27,7 @@ def test_a_directory_takes_so_many_files_and_then_another_one_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nameless_files, "FILES_A_DIRECTORY", 3)
-    one, used = Nursery(tmp_path), set()
+    one, used = NamelessFiles(tmp_path), set()
     for _ in range(7):
         os.close(_made(one))
         (directory,) = tmp_path.iterdir()
@@ -38,7 +38,7 @@ def test_a_directory_takes_so_many_files_and_then_another_one_takes_its_place(
 
 
 def test_a_directory_that_another_process_swept_away_is_made_again(tmp_path: Path) -> None:
-    one = Nursery(tmp_path)
+    one = NamelessFiles(tmp_path)
     os.close(_made(one))
     (swept,) = tmp_path.iterdir()
     swept.rmdir()

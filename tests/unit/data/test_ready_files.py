@@ -13,7 +13,7 @@ import pytest
 
 from lakestream.data import ready_files
 from lakestream.data.folder import FolderWal
-from lakestream.data.nameless_files import Nursery
+from lakestream.data.nameless_files import NamelessFiles
 from lakestream.data.ready_files import AHEAD, ROW_FROM, ReadyFiles
 from lakestream.data.synced_files import Descriptor, Directories
 from lakestream.errors import Missing, Retry
@@ -155,7 +155,7 @@ def test_who_is_faster_than_the_directorys_sync_does_it_himself(
 ) -> None:
     jobs: list[Callable[[], None]] = []
     (tmp_path / "nursery").mkdir()
-    ready = ReadyFiles(Directories(tmp_path), Nursery(tmp_path / "nursery"), jobs.append)
+    ready = ReadyFiles(Directories(tmp_path), NamelessFiles(tmp_path / "nursery"), jobs.append)
     for number in range(ROW_FROM):
         ready.expect_more(key(number))
     synced: list[int] = []

@@ -24,14 +24,14 @@ from tests.support.places import ROOT
 WRITER = """
 import asyncio, sys
 from lakestream.data.folder import FolderWal
-from lakestream.model.batches.wal_object import Slice, header, tick_tail, wal_key
+from lakestream.model.batches.wal_object import TickSlice, header, tick_tail, wal_key
 
 async def main(path, member, nameless):
     wal = FolderWal(path, nameless=nameless)
     async def write(tick):
         body = header(0) + tick.to_bytes(4, "big") * (1 + tick * 7919 % 60_000)
         key = wal_key("c", member, 1, tick)
-        await wal.put(key, [body, tick_tail(body, [Slice(1, 16, len(body) - 16, 1)])])
+        await wal.put(key, [body, tick_tail(body, [TickSlice(1, 16, len(body) - 16, 1)])])
         print(key, flush=True)
     for tick in range(0, 1_000_000, 3):
         await asyncio.gather(*(write(tick + n) for n in range(3)))

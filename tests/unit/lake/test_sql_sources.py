@@ -11,7 +11,7 @@ import pytest
 from lakestream.data.tables.reading.tail import PartitionBounds, TopicTail
 from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.errors import Missing
-from lakestream.lake.sql.files import Faults
+from lakestream.lake.sql.files import ReadFaults
 from lakestream.lake.sql.sources import Stores, ahead, open_stores, topic_parts
 from tests.support.iceberg_tables import NOW_MS, Lake, OtherEngine, add_column, timestamp_of
 
@@ -40,7 +40,7 @@ class World:
             self.lake.append([(0, start, start + 1000)], noise_bytes=NOISE_BYTES)
         self.lake.append([(1, 0, 1000)], noise_bytes=NOISE_BYTES)
         self.store = Counting(folder)
-        self.faults = Faults()
+        self.faults = ReadFaults()
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         bounds = [PartitionBounds(0, 0, 3000, 3000), PartitionBounds(1, 0, 1000, 1000)]

@@ -8,9 +8,10 @@ import pytest
 from lakestream.data.tables.files.arrow_view import row_hashes
 from lakestream.data.tables.files.decode import decode_slices
 from lakestream.lake.verify.ledger import Ledger
-from lakestream.lake.verify.report import Finding, Kind
+from lakestream.lake.verify.report import Finding, FindingKind
 from lakestream.lake.verify.stream import Compared, Extent, Unreadable, compare
-from lakestream.model.batches.records import Record, control_batch, encode_batch
+from lakestream.model.batches.records import Record, encode_batch
+from tests.support.reference_batches import control_batch
 
 
 class Stored:
@@ -51,7 +52,7 @@ async def compared(source: Stored, table: Ledger, landed: int, end: int, start: 
     return await compare(source, extent, table)
 
 
-def kinds(found: Sequence[Finding]) -> list[tuple[Kind, list[tuple[int, int]]]]:
+def kinds(found: Sequence[Finding]) -> list[tuple[FindingKind, list[tuple[int, int]]]]:
     return [(one.kind, list(one.ranges)) for one in found]
 
 
@@ -67,7 +68,11 @@ async def test_rows_that_only_one_side_has_or_that_differ_are_named() -> None:
     table = table_of(batch(0, 5), batch(6, 15), batch(15, 32))
     found = await compared(source, table, landed=32, end=30)
     told = kinds(found.findings)
-    assert (Kind.STREAM_DIFFERS, [(5, 6)]) in told and (Kind.STREAM_DIFFERS, [(10, 20)]) in told and len(told) == 2
+    assert (
+        (FindingKind.STREAM_DIFFERS, [(5, 6)]) in told
+        and (FindingKind.STREAM_DIFFERS, [(10, 20)]) in told
+        and len(told) == 2
+    )
 
 
 async def test_progress_comes_to_its_end_also_where_rows_are_missing() -> None:
@@ -91,15 +96,15 @@ async def test_a_gap_under_a_control_batch_is_no_row_lost_and_no_hole() -> None:
 
 async def test_a_hole_in_the_tail_is_found() -> None:
     found = await compared(Stored(batch(0, 5), batch(5, 12, skip=[7, 8])), table_of(batch(0, 5)), landed=5, end=12)
-    assert kinds(found.findings) == [(Kind.TAIL_HOLE, [(7, 9)])]
+    assert kinds(found.findings) == [(FindingKind.TAIL_HOLE, [(7, 9)])]
 
 
 async def test_a_stream_that_jumps_ends_early_or_is_damaged_is_unreadable() -> None:
     jump = await compared(Stored(batch(0, 5), batch(8, 12), count=1), Ledger(), landed=0, end=12)
-    assert kinds(jump.findings) == [(Kind.UNREADABLE, [(5, 12)])]
+    assert kinds(jump.findings) == [(FindingKind.UNREADABLE, [(5, 12)])]
     short = await compared(Stored(batch(0, 5)), Ledger(), landed=0, end=12)
-    assert kinds(short.findings) == [(Kind.UNREADABLE, [(5, 12)])] and short.tail == 5
+    assert kinds(short.findings) == [(FindingKind.UNREADABLE, [(5, 12)])] and short.tail == 5
     damaged = bytearray(batch(0, 5))
     damaged[-1] ^= 1
     bad = await compared(Stored(bytes(damaged)), Ledger(), landed=0, end=5)
-    assert kinds(bad.findings) == [(Kind.UNREADABLE, [(0, 5)])] and "CRC" in bad.findings[0].text
+    assert kinds(bad.findings) == [(FindingKind.UNREADABLE, [(0, 5)])] and "CRC" in bad.findings[0].text

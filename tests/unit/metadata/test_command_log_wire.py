@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lakestream.errors import Corrupt, Halted, LakestreamError, Missing, Retry, Unknown
 from lakestream.interfaces import CheckpointNote
 from lakestream.metadata.stores import wire
-from lakestream.metadata.stores.wire import Frames, Kind
+from lakestream.metadata.stores.wire import FrameKind, Frames
 
 SEQUENCES = st.integers(0, 2**64 - 1)
 
@@ -39,7 +39,7 @@ def test_errors_keep_their_kind_and_message(kind: type[LakestreamError]) -> None
 
 @given(st.lists(st.binary(max_size=100), max_size=10), st.integers(1, 40))
 def test_frames_are_cut_alike_however_the_bytes_arrive(payloads: list[bytes], step: int) -> None:
-    sent = b"".join(wire.frame(Kind.READ, number, payload) for number, payload in enumerate(payloads))
+    sent = b"".join(wire.frame(FrameKind.READ, number, payload) for number, payload in enumerate(payloads))
     frames = Frames(1000)
     got = []
     for start in range(0, len(sent), step):

@@ -8,11 +8,11 @@ from random import Random
 import msgspec
 import pytest
 
-from lakestream.cli.metadata import read_page
+from lakestream.cli.client.broker_http import read_body
 from lakestream.cli.verify import Brokers
 from lakestream.errors import LakestreamError, Missing, Retry
 from lakestream.metadata import export
-from lakestream.metadata.checkpoint import dump_here
+from lakestream.metadata.checkpoint import dump_in_process
 from lakestream.metadata.command_pages import command_page, render
 from lakestream.metadata.describe import BODY_SHOWN_BYTES
 from lakestream.metadata.export import EXPORTS_MAX, HELD_S, ExportPage, Exports, read_export, unpack_page
@@ -46,7 +46,7 @@ async def broker() -> AsyncIterator[TestBroker]:
 
 
 def exports_of(broker: TestBroker, clock: HandClock | None = None) -> Exports:
-    return Exports(broker.replica, dump_here, clock or HandClock(), Random(1), ABOUT, PAGE)
+    return Exports(broker.replica, dump_in_process, clock or HandClock(), Random(1), ABOUT, PAGE)
 
 
 async def page(exports: Exports, name: str = "", number: int = 0) -> ExportPage:
@@ -133,7 +133,7 @@ def test_an_export_that_keeps_vanishing_is_an_error_in_the_end() -> None:
 
     with pytest.raises(LakestreamError, match="gone"):
         read_export(read)
-    assert export.STATE_PATH == "/metadata/state" and callable(read_page)
+    assert export.STATE_PATH == "/metadata/state" and callable(read_body)
 
 
 async def test_commands_come_in_pages_that_end_by_count_and_by_bytes(broker: TestBroker) -> None:

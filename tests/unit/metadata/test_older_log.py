@@ -37,7 +37,7 @@ async def test_l5_a_tail_that_was_lost_within_an_epoch_is_noticed_by_the_next_ti
     await broker.fill(stream, 3)
     await broker.replica.stop()
     world.store = older
-    with pytest.raises(Halted, match=r"whoever wrote .* had folded .*restored from an older copy"):
+    with pytest.raises(Halted, match=r"the writer of .* had folded .*restored from an older copy"):
         await started(world)
 
 

@@ -1,12 +1,9 @@
-"""The header of a batch: splitting a records field, stamping offsets, the broker's time."""
+"""The header of a batch: stamping offsets, the broker's time."""
 
 import struct
 
-import pytest
-
-from lakestream.errors import Rejected
 from lakestream.model.batches import header
-from lakestream.model.batches.header import BatchInfo, Fault
+from lakestream.model.batches.header import BatchInfo
 from lakestream.model.batches.records import Record, decode_batch, encode_batch
 
 
@@ -21,27 +18,6 @@ def test_the_header_is_61_bytes_with_the_crc_at_17_and_the_attributes_at_21() ->
     assert struct.calcsize(">qiib") == header.CRC_POSITION
     assert struct.calcsize(">qiibI") == header.CHECKED_POSITION
     assert struct.calcsize(">qiibIhiq") == header.MAX_TIMESTAMP_POSITION
-
-
-def test_several_batches_in_one_records_field_are_split() -> None:
-    first, second = two_records(), encode_batch([Record(value=b"longer than the first")])
-    assert header.split(memoryview(first + second)) == [(0, len(first)), (len(first), len(second))]
-    assert header.split(memoryview(b"")) == []
-
-
-@pytest.mark.parametrize("cut", [1, 11, 12, 60, 61, -1])
-def test_a_truncated_batch_is_refused_by_split(cut: int) -> None:
-    with pytest.raises(Rejected) as caught:
-        header.split(memoryview(two_records()[:cut]))
-    assert caught.value.reason == Fault.CORRUPT
-
-
-@pytest.mark.parametrize("length", [-(2**31), -1, 0, 48, 2**31 - 1])
-def test_a_batch_length_that_cannot_be_is_refused_by_split(length: int) -> None:
-    field = two_records() * 2
-    struct.pack_into(">i", field, 8, length)
-    with pytest.raises(Rejected):
-        header.split(memoryview(field))
 
 
 def test_stamping_the_offset_sets_leader_epoch_0_and_leaves_all_else_alone_l7() -> None:

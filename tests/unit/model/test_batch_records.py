@@ -11,7 +11,6 @@ from lakestream.model.batches import header
 from lakestream.model.batches.header import Codec
 from lakestream.model.batches.records import (
     Record,
-    control_batch,
     decode_batch,
     decode_columns,
     encode_batch,
@@ -19,6 +18,7 @@ from lakestream.model.batches.records import (
     find_timestamp,
     next_offset,
 )
+from tests.support.reference_batches import control_batch
 
 RECORDS = [
     Record(offset=10, timestamp=1000, key=b"k", value=b"v" * 300, headers=(("h", b"x"), ("n", None), ("é", b""))),

@@ -7,30 +7,32 @@ import msgspec
 import pytest
 
 from lakestream.model import state, topics
-from lakestream.model.catalog import rebinding, tables
-from lakestream.model.catalog.landed import GRAIN_MS, MARKS_KEPT, RANGES_KEPT, Departed, LandedRange, Landing
+from lakestream.model.append_rows import pack_append
+from lakestream.model.catalog import tables
+from lakestream.model.catalog.landed import (
+    GRAIN_MS,
+    MARKS_KEPT,
+    RANGES_KEPT,
+    Departed,
+    HoldTopic,
+    Land,
+    LandedRange,
+    Landing,
+    NoteRemoved,
+)
 from lakestream.model.catalog.names import Warehouse, name_problem, namespace_problem, overlap, root_of
 from lakestream.model.catalog.namespaces import CreateNamespace, DropNamespace, UpdateNamespace
 from lakestream.model.catalog.rebinding import Rebind
-from lakestream.model.catalog.tables import (
-    CatalogTable,
-    CommitTables,
-    HoldTopic,
-    Land,
-    NoteRemoved,
-    Purge,
-    TableChange,
-    TablesPurged,
-)
+from lakestream.model.catalog.tables import CatalogTable, CommitTables, Purge, TableChange, TablesPurged
 from lakestream.model.commands import AdvanceLogStart, CreateTopic, DeleteTopic
 from lakestream.model.levels import BOUNDED, FIRST
 from lakestream.model.members import Member
 from lakestream.model.reasons import No, Reason
-from lakestream.model.state import State, dump, load
-from lakestream.model.streams import append, pack_append
+from lakestream.model.state import FAMILIES, State, dump, load
+from lakestream.model.streams import append
 
 TOPIC = b"t" * 16
-RULES: dict[type, Any] = {body: rule for body, rule in (*tables.RULES, *rebinding.RULES, *topics.RULES)}
+RULES: dict[type, Any] = {body: rule for family in FAMILIES for body, rule in family.RULES}
 
 
 class World:

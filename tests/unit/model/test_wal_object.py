@@ -11,18 +11,17 @@ from lakestream.model.batches import wal_object
 from lakestream.model.batches.wal_object import (
     FOOTER_BYTES,
     HEADER_BYTES,
-    Kind,
-    Mark,
+    BatchMark,
     MergedSlice,
     ObjectName,
-    Slice,
+    TickSlice,
+    WalObjectKind,
     checkpoint_key,
     folded_by_writer,
     header,
     lay_out,
     mark_at_or_before,
     mark_with_timestamp,
-    merge_slice,
     merged_key,
     merged_tail,
     parse_checkpoint_key,
@@ -36,6 +35,7 @@ from lakestream.model.batches.wal_object import (
     wal_key,
 )
 from tests.support.places import GOLDEN
+from tests.support.reference_batches import merge_slice
 
 
 def batch(offset: int, last_delta: int, max_timestamp: int, body: int = 0) -> bytes:
@@ -62,11 +62,11 @@ def merged_object() -> bytes:
 def small_merged_object() -> bytes:
     batches = [batch(10, 3, 1000, body=5), batch(14, 0, 1700, body=7), batch(20, 1, 1600), batch(7, 0, -1)]
     body = bytearray().join([header(77), *batches])
-    first = MergedSlice(2, 16, 195, 3, 10, [Mark(10, 16, 1700), Mark(20, 150, 1600)])
+    first = MergedSlice(2, 16, 195, 3, 10, [BatchMark(10, 16, 1700), BatchMark(20, 150, 1600)])
     return bytes(body + merged_tail(body, [first, merge_slice(body, 9, 211, 61)]))
 
 
-def parsed(whole: bytes) -> tuple[wal_object.Footer, bytes]:
+def parsed(whole: bytes) -> tuple[wal_object.WalFooter, bytes]:
     footer = parse_footer(whole[-FOOTER_BYTES:])
     return footer, whole[footer.index_position : footer.index_position + footer.index_length]
 
@@ -74,10 +74,10 @@ def parsed(whole: bytes) -> tuple[wal_object.Footer, bytes]:
 def test_a_tick_object_is_read_back_from_its_end() -> None:
     whole = tick_object()
     footer, index = parsed(whole)
-    assert footer.kind is Kind.TICK
+    assert footer.kind is WalObjectKind.TICK
     assert footer.object_size == len(whole)
     rows = parse_index(footer, index)
-    assert rows == [Slice(3, 16, 26, 2), Slice(4, 42, 4, 1), Slice(1 << 40, 46, 300, 1)]
+    assert rows == [TickSlice(3, 16, 26, 2), TickSlice(4, 42, 4, 1), TickSlice(1 << 40, 46, 300, 1)]
     assert whole[rows[1].position :][: rows[1].length] == b"four"
     assert verify(whole) == rows
 
@@ -85,19 +85,19 @@ def test_a_tick_object_is_read_back_from_its_end() -> None:
 def test_a_merged_object_tells_where_offsets_lie() -> None:
     whole = merged_object()
     footer, index = parsed(whole)
-    assert footer.kind is Kind.MERGED
+    assert footer.kind is WalObjectKind.MERGED
     first, second = parse_merged_index(footer, index)
     assert (first.stream, first.base_offset, first.batches) == (2, 10, 12)
     assert [mark.offset for mark in first.marks] == [10, 25, 40, 55]
     assert [mark.max_timestamp for mark in first.marks] == [1002, 1005, 1008, 1011]
-    assert second == MergedSlice(9, 16 + first.length, 61, 1, 7, [Mark(7, 16 + first.length, 55)])
+    assert second == MergedSlice(9, 16 + first.length, 61, 1, 7, [BatchMark(7, 16 + first.length, 55)])
     assert [tuple(row) for row in verify(whole)] == [row[:4] for row in (first, second)]
     for mark in first.marks:
         assert struct.unpack_from(">q", whole, mark.position) == (mark.offset,)
 
 
 def test_a_reader_walks_from_the_last_mark_at_or_before_its_offset() -> None:
-    marks = [Mark(10, 16, 5), Mark(25, 300, 9), Mark(40, 600, 7)]
+    marks = [BatchMark(10, 16, 5), BatchMark(25, 300, 9), BatchMark(40, 600, 7)]
     assert [mark_at_or_before(marks, offset) for offset in (0, 10, 24, 25, 39, 40, 1000)] == [0, 0, 0, 1, 1, 2, 2]
     assert [mark_with_timestamp(marks, timestamp) for timestamp in (0, 5, 6, 9, 10)] == [0, 0, 1, 1, None]
 
@@ -140,11 +140,11 @@ def test_bytes_put_behind_an_object_are_seen() -> None:
 def test_an_index_that_lies_with_right_checksums_is_refused() -> None:
     body = header(77) + b"0123456789"
     for rows in (
-        [Slice(1, 16, 9, 1)],
-        [Slice(1, 16, 11, 1)],
-        [Slice(1, 17, 9, 1)],
-        [Slice(2, 16, 5, 1), Slice(1, 21, 5, 1)],
-        [Slice(1, 16, 5, 1), Slice(1, 21, 5, 1)],
+        [TickSlice(1, 16, 9, 1)],
+        [TickSlice(1, 16, 11, 1)],
+        [TickSlice(1, 17, 9, 1)],
+        [TickSlice(2, 16, 5, 1), TickSlice(1, 21, 5, 1)],
+        [TickSlice(1, 16, 5, 1), TickSlice(1, 21, 5, 1)],
         [],
     ):
         with pytest.raises(Corrupt, match="slices"):
@@ -153,9 +153,10 @@ def test_an_index_that_lies_with_right_checksums_is_refused() -> None:
 
 def test_marks_that_lie_with_right_checksums_are_refused() -> None:
     body = header(77) + batch(5, 0, 1) + batch(6, 0, 1)
-    good = [Mark(5, 16, 1), Mark(6, 77, 1)]
+    good = [BatchMark(5, 16, 1), BatchMark(6, 77, 1)]
     verify(body + merged_tail(body, [MergedSlice(1, 16, 122, 2, 5, good)]))
-    for marks in ([], [Mark(4, 16, 1)], [Mark(5, 17, 1)], good[::-1], [good[0], good[0]], [good[0], Mark(6, 138, 1)]):
+    early, inside, late = BatchMark(4, 16, 1), BatchMark(5, 17, 1), BatchMark(6, 138, 1)
+    for marks in ([], [early], [inside], good[::-1], [good[0], good[0]], [good[0], late]):
         with pytest.raises(Corrupt, match="mark"):
             verify(body + merged_tail(body, [MergedSlice(1, 16, 122, 2, 5, marks)]))
 

@@ -34,7 +34,7 @@ async def half_made(world: CareWorld, monkeypatch: pytest.MonkeyPatch, error: La
         patch.setattr(replica, "propose", fails)
         await world.broker.topic("b")
         await replica.catch_up()
-        await world.pipeline.lander.make_tables()
+        await world.pipeline.tables.make_all()
 
 
 async def another(world: CareWorld) -> TestPipeline:
@@ -48,9 +48,9 @@ async def test_it_goes_when_its_makers_epoch_is_over(tmp_path: Path, monkeypatch
     before = files_in(tmp_path)
     await half_made(world, monkeypatch, Unknown("the answer was lost"))
     assert len(files_in(tmp_path)) == len(before) + 1
-    assert await caretaker(world.pipeline, tmp_path).remove_unborn() == 0, "the command may still come"
+    assert await caretaker(world.pipeline, tmp_path).remove_unbound() == 0, "the command may still come"
     second = await another(world)
-    assert await caretaker(second, tmp_path).remove_unborn() == 1
+    assert await caretaker(second, tmp_path).remove_unbound() == 1
     assert files_in(tmp_path) == before and second.rows("a").num_rows == 20
     await second.stop()
     await world.stop()
@@ -70,18 +70,18 @@ async def test_a_table_is_not_bound_after_the_epoch_that_it_was_written_in(
 ) -> None:
     world = await start_world(tmp_path)
     await filled(world, rounds=1)
-    before, lander, replica = files_in(tmp_path), world.pipeline.lander, world.pipeline.replica
-    create = lander.committer.create
+    before, tables, replica = files_in(tmp_path), world.pipeline.tables, world.pipeline.replica
+    create = tables.format.committer.create
 
     def slow(metadata: Any) -> Any:
         table = create(metadata)
         replica.epoch += 1
         return table
 
-    monkeypatch.setattr(lander.committer, "create", slow)
+    monkeypatch.setattr(tables.format.committer, "create", slow)
     await world.broker.topic("b")
     await replica.catch_up()
-    await lander.make_tables()
+    await tables.make_all()
     assert files_in(tmp_path) == before and ("streams", "b") not in replica.state.catalog.tables
     await world.stop()
 
@@ -90,7 +90,7 @@ async def test_what_is_bound_or_somebody_elses_stays(tmp_path: Path) -> None:
     world = await start_world(tmp_path)
     topic_id = (await world.broker.topic("empty"))[0].topic.id
     await world.pipeline.replica.catch_up()
-    await world.pipeline.lander.make_tables()
+    await world.pipeline.tables.make_all()
     bound = world.pipeline.replica.state.catalog.of_topic(topic_id)
     assert bound is not None and MAKER_PROPERTY.encode() in unpacked(world.pipeline.store.get(bound.location))
     place = bound.location.partition("/streams/")[0] + "/streams"
@@ -101,6 +101,6 @@ async def test_what_is_bound_or_somebody_elses_stays(tmp_path: Path) -> None:
     world.pipeline.store.put(f"{dropped.rpartition('/metadata/')[0]}/data/1-1-1/x.parquet", b"rows")
     before = files_in(tmp_path)
     second = await another(world)
-    assert await caretaker(second, tmp_path).remove_unborn() == 0 and files_in(tmp_path) == before
+    assert await caretaker(second, tmp_path).remove_unbound() == 0 and files_in(tmp_path) == before
     await second.stop()
     await world.stop()

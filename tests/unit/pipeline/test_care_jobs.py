@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakestream.data.tables.files.stream_columns import KEY_ID
+from lakestream.data.tables.files.column_ids import KEY_ID
 from lakestream.data.tables.iceberg.live_files import live_files
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
@@ -14,9 +14,10 @@ from lakestream.data.tables.iceberg.reachable_files import reachable_from
 from lakestream.data.tables.iceberg.summaries import CARE_KEY
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.catalog.tables import CommitTables, TableChange
-from lakestream.pipeline.care.jobs import CareJobs, NotDone
+from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
-from lakestream.pipeline.landing.rounds import Here, Work
+from lakestream.pipeline.care.results import NotDone
+from lakestream.pipeline.landing.rounds import LocalEngine, Work
 from tests.support.care_cluster import CareWorld, care_jobs, quiet, start_world
 from tests.unit.pipeline.test_landing import data_files, values
 
@@ -112,7 +113,7 @@ async def foreign_commit(world: CareWorld, topic: str, file: str, new: Sequence[
     key = ("streams", topic)
     await world.broker.replica.catch_up()
     found = world.broker.replica.state.catalog.tables[key]
-    committer = world.pipeline.lander.committer
+    committer = world.pipeline.tables.format.committer
     table = committer.load(found.location)
     assert table.metadata.current_snapshot_id is not None
     now_ms = table.metadata.value("last-updated-ms")
@@ -127,7 +128,7 @@ async def foreign_commit(world: CareWorld, topic: str, file: str, new: Sequence[
 async def foreign_metadata(world: CareWorld, topic: str, values: Mapping[str, Any]) -> None:
     """What another engine's ALTER TABLE does."""
     found = world.pipeline.replica.state.catalog.tables["streams", topic]
-    theirs = world.pipeline.lander.committer.create(world.metadata(topic).replaced(values))
+    theirs = world.pipeline.tables.format.committer.create(world.metadata(topic).replaced(values))
     change = TableChange("streams", topic, found.uuid, found.location, theirs.metadata_location)
     assert await world.broker.replica.propose(CommitTables([change])) == 1
     await world.pipeline.replica.catch_up()
@@ -136,7 +137,7 @@ async def foreign_metadata(world: CareWorld, topic: str, values: Mapping[str, An
 def interfere(world: CareWorld, jobs: CareJobs, what: Sequence[str]) -> list[int]:
     """Between the work and the commit somebody else deletes a file, once. Counts the jobs."""
     engine = world.pipeline.driver._engine
-    run, change = engine.run, world.pipeline.lander.change
+    run, change = engine.run, world.pipeline.tables.change
     counted: list[int] = []
     waiting = list(what)
 
@@ -151,7 +152,7 @@ def interfere(world: CareWorld, jobs: CareJobs, what: Sequence[str]) -> list[int
         return await change(*args, **kwargs)
 
     engine.run = counting  # type: ignore[method-assign]
-    world.pipeline.lander.change = late  # type: ignore[method-assign]
+    world.pipeline.tables.change = late  # type: ignore[method-assign]
     return counted
 
 
@@ -190,7 +191,7 @@ async def test_landing_goes_on_beside_care_and_is_taken_along(world: CareWorld) 
         world.broker.replica.state.streams.by_id[one]
         for one in world.broker.replica.state.topics.by_name["a"].streams
     ]
-    change = world.pipeline.lander.change
+    change = world.pipeline.tables.change
     landed = False
 
     async def late(*args, **kwargs):  # type: ignore[no-untyped-def]
@@ -200,7 +201,7 @@ async def test_landing_goes_on_beside_care_and_is_taken_along(world: CareWorld) 
             await world.land(stream, tag="between")
         return await change(*args, **kwargs)
 
-    world.pipeline.lander.change = late  # type: ignore[method-assign]
+    world.pipeline.tables.change = late  # type: ignore[method-assign]
     result = await world.jobs.optimize(topic_id, quiet, asked=True)
     assert result.figures["files_before"] == 6 and len(world.files("a")) == 2
     assert world.pipeline.rows("a").num_rows == 130 and world.balance("a") == world.holds("a")
@@ -209,19 +210,19 @@ async def test_landing_goes_on_beside_care_and_is_taken_along(world: CareWorld) 
 async def test_the_snapshot_that_a_long_job_began_with_stays_until_the_job_is_over(world: CareWorld) -> None:
     """T8: without it the job could not tell what came meanwhile, and would begin again for ever."""
     topic_id = await filled(world)
-    lander, base = world.pipeline.lander, world.metadata("a").current_snapshot_id
+    iceberg, base = world.pipeline.tables.format, world.metadata("a").current_snapshot_id
     seen: list[frozenset[int]] = []
 
-    class Slow(Here):
+    class Slow(LocalEngine):
         def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
-            seen.append(lander.unaccounted(topic_id, Table("", world.metadata("a"))))
+            seen.append(iceberg.protected(topic_id, Table("", world.metadata("a"))))
             return super().run(work, tasks)
 
     jobs = care_jobs(world.pipeline, world.folder)
-    jobs._engine = Slow()
+    jobs.runs.engine = Slow()
     assert (await jobs.optimize(topic_id, quiet, asked=True)).figures["files_after"] == 1
     assert base is not None and seen == [frozenset([base])]
-    assert lander.unaccounted(topic_id, Table("", world.metadata("a"))) == frozenset()
+    assert iceberg.protected(topic_id, Table("", world.metadata("a"))) == frozenset()
 
 
 async def test_retention_drops_whole_files_and_rewrites_those_that_straddle_t21(world: CareWorld) -> None:
@@ -244,7 +245,7 @@ async def test_snapshots_expire_by_hand_and_their_files_go_after_a_grace(world: 
     result = await world.jobs.expire(topic_id, 0)
     assert result.figures["snapshots_left"] == 1 and result.figures["snapshots_expired"] == 6
     assert len(data_files(world.folder)) == 7
-    await world.pipeline.lander.delete_obsolete(0)
+    await world.pipeline.tables.delete_obsolete(0)
     assert len(data_files(world.folder)) == 1 and world.pipeline.rows("a").num_rows == 120
 
 
@@ -256,8 +257,8 @@ async def test_a_columns_that_somebody_added_survives_care(world: CareWorld) -> 
     from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 
     topic_id = await filled(world, rounds=3)
-    lander = world.pipeline.lander
-    table = await lander.table_of(topic_id)
+    tables = world.pipeline.tables
+    table = await tables.table_of(topic_id)
     old = world.files("a")[0]
     rows = pq.read_table(old.removeprefix("file://"))
     added = pa.field("note", pa.string(), metadata={b"PARQUET:field_id": b"100"})
@@ -268,13 +269,13 @@ async def test_a_columns_that_somebody_added_survives_care(world: CareWorld) -> 
         writer.add(batch)
     uri = f"{table.metadata.location}/data/theirs.parquet"  # type: ignore[union-attr]
     stats = writer.finish(uri)
-    lander.store.put(uri, sink.getvalue().to_pybytes())
+    tables.files.store.put(uri, sink.getvalue().to_pybytes())
     base = table.metadata.current_snapshot_id  # type: ignore[union-attr]
 
     def prepare(table):  # type: ignore[no-untyped-def]
-        return lander.committer.rewrite(table, base, frozenset([old]), [NewFile(stats=stats)], now_ms=1)
+        return tables.format.committer.rewrite(table, base, frozenset([old]), [NewFile(stats=stats)], now_ms=1)
 
-    await lander.change(topic_id, prepare, [], world.pipeline.replica.epoch)
+    await tables.change(topic_id, prepare, world.pipeline.replica.epoch)
     await world.jobs.delete(topic_id, "stream_offset = 3 and stream_partition = 0", quiet)
     await world.jobs.optimize(topic_id, quiet, asked=True, everything=True)
     files = [pq.read_table(one.removeprefix("file://")) for one in world.files("a")]

@@ -6,24 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.data.tables.iceberg.live_files import LiveFile, Span
+from lakestream.data.tables.iceberg.live_files import LiveFile, PartitionSpan
 from lakestream.pipeline.care.accounts import difference, joined, minus
-from lakestream.pipeline.care.plan import CareLimits, Group, Target, to_drop, to_rewrite
-from lakestream.pipeline.care.tasks import Rows
+from lakestream.pipeline.care.plan import CareLimits, RewriteGroup, Target, to_drop, to_rewrite
+from lakestream.pipeline.care.tasks import CountedRows
 
 KB, MB = 1 << 10, 1 << 20
 LIMITS = CareLimits()
 
 
 def file(number: int, size: int = 10 * KB, partitions: Sequence[int] = (0, 1), rows: int = 100) -> LiveFile:
-    spans = tuple(Span(one, number * rows, number * rows + rows - 1, rows) for one in partitions)
+    spans = tuple(PartitionSpan(one, number * rows, number * rows + rows - 1, rows) for one in partitions)
     return LiveFile(
         path=f"f{number:06d}-{size}", size=size, rows=rows * len(partitions), sequence=number, spec_id=0,
         place="", spans=spans,
     )  # fmt: skip
 
 
-def plan(files: Sequence[LiveFile], *, asked: bool = False, everything: bool = False, **deleted: int) -> list[Group]:
+def plan(
+    files: Sequence[LiveFile], *, asked: bool = False, everything: bool = False, **deleted: int
+) -> list[RewriteGroup]:
     return to_rewrite(files, deleted, LIMITS, asked=asked, everything=everything)
 
 
@@ -121,8 +123,10 @@ def test_spans_are_sets_of_offsets(one: set[int], other: set[int]) -> None:
 
 
 def test_the_difference_of_two_snapshots_is_what_went_and_what_changed_t16() -> None:
-    had = [Rows(0, [(0, 100)], 100, 5000), Rows(1, [(0, 50)], 50, 7), Rows(0, [(100, 150)], 50, 1000)]
-    has = [Rows(0, [(0, 40), (60, 150)], 130, 4000), Rows(1, [(0, 50)], 50, 9)]
+    had = [
+        CountedRows(0, [(0, 100)], 100, 5000), CountedRows(1, [(0, 50)], 50, 7), CountedRows(0, [(100, 150)], 50, 1000)
+    ]  # fmt: skip
+    has = [CountedRows(0, [(0, 40), (60, 150)], 130, 4000), CountedRows(1, [(0, 50)], 50, 9)]
     removed, sure = difference(had, has, rewritten=False)
     assert sure
     assert [one[:4] for one in removed] == [(0, 40, 60, 20), (1, 0, 50, 0)]

@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import httpx
 import pytest
@@ -12,13 +13,13 @@ import pytest
 from lakestream.data.tables.conditions.process import ConditionProcess, check_apart
 from lakestream.model.catalog.care import DONE, FAILED, RUNNING, CareRequest, RequestCare
 from lakestream.model.state import dump, load
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.requests import attempts_of
 from lakestream.pipeline.care.tasks import CareFailed, unpack_care_answer, unpack_care_task
 from lakestream.pipeline.care.worker import care_in, care_task
-from lakestream.pipeline.landing.rounds import Here, JobFailed, Work
+from lakestream.pipeline.landing.rounds import JobFailed, LocalEngine, Work
 from lakestream.process.clock import SystemClock
 from tests.support.broker_and_pipeline import TestPipeline, start_pipeline
 from tests.support.care_cluster import CareWorld, start_world
@@ -28,7 +29,7 @@ from tests.unit.pipeline.test_care_jobs import filled
 FIRST, SECOND = b"1" * 16, b"2" * 16
 
 
-class Moody(Here):
+class Moody(LocalEngine):
     """An engine whose jobs of care hang until they are cancelled, or fail, as often as it is told."""
 
     def __init__(self) -> None:
@@ -89,8 +90,8 @@ def caretaker(
     """One that does what it is asked for, and nothing else."""
     one = pipeline or world.pipeline
     limits, clock = CareLimits(), clock or Stepped()
-    jobs = kind(one.lander, one.driver, one.driver._engine, clock, limits, f"file://{world.folder}")
-    return Caretaker(one.replica, one.lander, jobs, clock, limits, Schedule(enabled=False, hang_s=0.05))
+    jobs = kind(one.tables, one.driver, one.driver._engine, limits, f"file://{world.folder}")
+    return Caretaker(one.replica, one.tables, jobs, clock, Random(6), limits, CareSchedule(enabled=False, hang_s=0.05))
 
 
 async def until(check: Callable[[], bool]) -> None:

@@ -12,13 +12,13 @@ import pytest
 from lakestream.data.tables.files.parquet import read_parquet
 from lakestream.data.tables.iceberg.manifests.files import NewFile
 from lakestream.errors import Rejected
-from lakestream.model.catalog.tables import HoldTopic
+from lakestream.model.catalog.landed import HoldTopic
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.pipeline.care import caretaker as care_module
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.diagnosis import diagnose
-from lakestream.pipeline.care.jobs import NotDone
 from lakestream.pipeline.care.plan import CareLimits
+from lakestream.pipeline.care.results import NotDone
 from tests.support import care_cluster as care_world
 from tests.support.broker_and_pipeline import TestPipeline, start_pipeline
 from tests.support.care_cluster import CareWorld, care_jobs, quiet, start_world
@@ -28,7 +28,7 @@ from tests.unit.pipeline.test_landing import data_files, values
 
 def caretaker(
     world: CareWorld, pipeline: TestPipeline | None = None, limits: CareLimits | None = None,
-    schedule: Schedule | None = None,
+    schedule: CareSchedule | None = None,
 ) -> Caretaker:  # fmt: skip
     return care_world.caretaker(pipeline or world.pipeline, world.folder, limits, schedule)
 
@@ -42,7 +42,7 @@ async def world(tmp_path: Path) -> AsyncIterator[CareWorld]:
 
 @asynccontextmanager
 async def caring(world: CareWorld) -> AsyncIterator[None]:
-    running = asyncio.create_task(caretaker(world, schedule=Schedule(enabled=False)).run())
+    running = asyncio.create_task(caretaker(world, schedule=CareSchedule(enabled=False)).run())
     try:
         yield
     finally:
@@ -126,7 +126,7 @@ async def test_the_way_back_to_a_snapshot_that_is_not_accounted_for_is_never_bro
     jobs = care_jobs(world.pipeline, world.folder)
     expired = await jobs.expire(topic_id, 0)
     assert expired.figures["snapshots_left"] == 5, "the delete, the one before it, and what came since"
-    await world.pipeline.lander.delete_obsolete(0)
+    await world.pipeline.tables.delete_obsolete(0)
     assert world.pipeline.rows("a").num_rows == 160
     await caretaker(world).step()
     assert world.balance("a") == world.holds("a")
@@ -139,7 +139,7 @@ async def test_our_own_snapshots_since_the_last_account_stay_with_others_that_wa
     await world.pipeline.replica.catch_up()
     await caretaker(world).accounts.settle(topic_id, quiet)
     stream = world.broker.replica.state.streams.by_id[world.broker.replica.state.topics.by_name["a"].streams[0]]
-    world.pipeline.lander._accounted = lambda *_: 0  # type: ignore[method-assign]
+    world.pipeline.tables.catalogs.own._accounted = lambda *_: 0  # type: ignore[method-assign]
     for n in range(3):
         await world.land(stream, tag=f"since{n}-")
     await foreign_delete(world, "a", world.files("a")[0])
@@ -176,15 +176,15 @@ async def foreign_update(world: CareWorld, topic_id: bytes, snapshots: int) -> N
 
     from lakestream.data.tables.files.parquet import write_parquet
 
-    lander = world.pipeline.lander
-    table = await lander.table_of(topic_id)
+    tables = world.pipeline.tables
+    table = await tables.table_of(topic_id)
     old = world.files("a")[0]
     rows = read_parquet(world.pipeline.store.get(old))
     changed = pa.array([b"redacted" if n == 3 else one for n, one in enumerate(rows["value"].to_pylist())])
     sink = pa.BufferOutputStream()
     uri = f"{table.metadata.location}/data/updated.parquet"  # type: ignore[union-attr]
     stats = write_parquet(rows.set_column(7, rows.schema.field(7), changed), uri, sink)
-    lander.store.put(uri, sink.getvalue().to_pybytes())
+    tables.files.store.put(uri, sink.getvalue().to_pybytes())
     if snapshots == 2:
         await foreign_commit(world, "a", old, [], "delete")
     await foreign_commit(world, "a", old if snapshots == 1 else "", [NewFile(stats=stats)], "overwrite")
@@ -214,8 +214,8 @@ async def test_a_snapshot_that_was_expired_before_it_was_accounted_for_makes_the
     topic_id = await filled(world)
     await foreign_delete(world, "a", world.files("a")[0])
     await world.pipeline.replica.catch_up()
-    lander = world.pipeline.lander
-    lander.unaccounted = lambda topic_id, table: frozenset()  # type: ignore[method-assign]
+    iceberg = world.pipeline.tables.format
+    iceberg.protected = lambda topic_id, table: frozenset()  # type: ignore[method-assign]
     await world.jobs.expire(topic_id, 0)
     await caretaker(world).step()
     assert world.pipeline.replica.state.catalog.landings[topic_id].unproven
@@ -229,7 +229,7 @@ async def test_what_a_killed_pipeline_had_still_to_delete_is_found_by_the_next_o
     await world.jobs.optimize(topic_id, quiet, asked=True)
     await world.jobs.expire(topic_id, 0)
     folder = Path(world.metadata("a").location.removeprefix("file://"))
-    assert world.pipeline.lander.unreached
+    assert world.pipeline.tables.obsolete
     before = files_in(folder)
     await caretaker(world).remove_orphans(topic_id, None, dry_run=False)
     assert files_in(folder) == before, "they have their grace while this pipeline lives"
@@ -237,7 +237,7 @@ async def test_what_a_killed_pipeline_had_still_to_delete_is_found_by_the_next_o
     later = caretaker(world, second)
     found = await later.remove_orphans(topic_id, None, dry_run=False)
     assert files_in(folder) == before, "nor does another pipeline know how long they have lain there (T11)"
-    assert found.figures["ours"] == 0 and found.figures["spared"] > 50 and "for those who read them" in found.text
+    assert found.figures["ours"] == 0 and found.figures["spared"] > 50 and "for their readers" in found.text
     result = await later.remove_orphans(topic_id, 0, dry_run=False)
     assert result.figures["ours"] == found.figures["spared"] and result.figures["others"] == 0
     location = second.replica.state.catalog.tables["streams", "a"].location
@@ -269,7 +269,7 @@ async def test_a_round_that_commits_while_orphans_are_judged_keeps_its_files_T12
     await working.replica.catch_up()
     round_ = asyncio.create_task(working.driver.drain())
     await written.wait()
-    location_of = second.lander.location_of
+    location_of = second.tables.location_of
 
     async def lands_meanwhile(topic_id: bytes) -> str:
         location = await location_of(topic_id)
@@ -279,7 +279,7 @@ async def test_a_round_that_commits_while_orphans_are_judged_keeps_its_files_T12
         await second.replica.catch_up()
         return location
 
-    monkeypatch.setattr(second.lander, "location_of", lands_meanwhile)
+    monkeypatch.setattr(second.tables, "location_of", lands_meanwhile)
     result = await caretaker(world, second).remove_orphans(topic_id, 0, dry_run=False)
     assert result.figures["ours"] == 0
     assert second.rows("a").num_rows == 40
@@ -339,15 +339,15 @@ async def test_what_repair_finds_wrong_is_said(world: CareWorld) -> None:
     bound = state.catalog.tables["streams", "a"]
     stream = state.streams.by_id[state.topics.by_name["a"].streams[0]]
     stream.landed -= 1
-    found = diagnose(world.pipeline.lander, state, stream.topic, bound)
-    assert found.told() == "partition 0: the table has landed 10, the state says 9"
+    found = diagnose(world.pipeline.tables, state, stream.topic, bound)
+    assert found.text() == "partition 0: the table has landed 10, the state says 9"
     stream.landed += 1
-    assert diagnose(world.pipeline.lander, state, stream.topic, bound).healthy
+    assert diagnose(world.pipeline.tables, state, stream.topic, bound).healthy
     [lost] = world.files("a")
     world.pipeline.store.delete([lost])
-    assert "1 data files with 20 rows are lost" in diagnose(world.pipeline.lander, state, stream.topic, bound).told()
+    assert "1 data files with 20 rows are lost" in diagnose(world.pipeline.tables, state, stream.topic, bound).text()
     world.pipeline.store.delete([bound.location])
-    assert "restore it from a backup" in diagnose(world.pipeline.lander, state, stream.topic, bound).told()
+    assert "restore it from a backup" in diagnose(world.pipeline.tables, state, stream.topic, bound).text()
     assert topic_id == stream.topic.id
 
 
@@ -389,7 +389,7 @@ async def test_t14_files_are_left_as_they_are_for_a_while_after_others_changed_t
     limits = CareLimits(small_files=4)
     await caretaker(world, limits=limits).step()
     assert len(world.files("a")) == 5
-    await caretaker(world, limits=limits, schedule=Schedule(others_rest_s=0.0)).step()
+    await caretaker(world, limits=limits, schedule=CareSchedule(others_rest_s=0.0)).step()
     assert len(world.files("a")) == 1
 
 
@@ -411,7 +411,7 @@ async def test_care_that_fails_again_and_again_says_why_until_it_succeeds(world:
     topic_id = await filled(world)
     lost, aside = world.files("a")[0].removeprefix("file://"), world.folder / "aside"
     os.rename(lost, aside)
-    care = caretaker(world, limits=CareLimits(small_files=2), schedule=Schedule(again_s=0.0))
+    care = caretaker(world, limits=CareLimits(small_files=2), schedule=CareSchedule(again_s=0.0))
     await care.step()
     assert "ok" in (await world.command("list")).output, "once may be a race"
     await care.step()
@@ -451,14 +451,14 @@ async def test_tables_that_were_never_bound_are_looked_for_once_for_all_who_ask(
 ) -> None:
     for topic in "abc":
         await filled(world, topic, rounds=1)
-    care, looks = caretaker(world, schedule=Schedule(enabled=False)), []
-    right = care.remove_unborn
+    care, looks = caretaker(world, schedule=CareSchedule(enabled=False)), []
+    right = care.remove_unbound
 
-    async def remove_unborn() -> int:
+    async def remove_unbound() -> int:
         looks.append(await right())
         return looks[-1]
 
-    monkeypatch.setattr(care, "remove_unborn", remove_unborn)
+    monkeypatch.setattr(care, "remove_unbound", remove_unbound)
     assert (await world.command("orphans", "--dry-run", "--no-wait")).exit_code == 0
     await world.pipeline.replica.catch_up()
     await care.step()

@@ -17,13 +17,14 @@ from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.stores.table_store import FolderTableStore
 from lakestream.errors import Unknown
-from lakestream.lake.verify.snapshots import past_of
+from lakestream.lake.verify.snapshots import snapshot_effects
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.model.streams import Stream
-from lakestream.pipeline.care.jobs import CareJobs, NotDone
+from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
-from lakestream.pipeline.external.external_catalog import Outside
+from lakestream.pipeline.care.results import NotDone
 from lakestream.pipeline.landing.rounds import Work
+from lakestream.pipeline.tables.external_catalog import ExternalCatalog
 from tests.support.broker_and_pipeline import TestPipeline
 from tests.support.care_cluster import care_jobs, quiet
 from tests.support.external_catalog_cluster import (  # noqa: F401 (fixtures)
@@ -41,9 +42,9 @@ def jobs(world: OutsideWorld) -> CareJobs:
     return care_jobs(world.pipeline, world.folder)
 
 
-def outside_of(pipeline: TestPipeline) -> Outside:
-    assert pipeline.lander.outside is not None
-    return pipeline.lander.outside
+def external_of(pipeline: TestPipeline) -> ExternalCatalog:
+    assert pipeline.tables.catalogs.external is not None
+    return pipeline.tables.catalogs.external
 
 
 def lake(world: OutsideWorld) -> set[Path]:
@@ -67,7 +68,7 @@ async def test_a_table_there_is_rewritten_deleted_from_and_expired_like_our_own(
     assert [(one.start, one.end, one.records) for one in world.landing().removed[0]] == [(3, 13, 2)]
     expired = await jobs.expire(topic_id, 0)
     assert expired.figures["snapshots_left"] == 1 and len(world.table().metadata.snapshots) == 1
-    await world.pipeline.lander.delete_obsolete(0.0)
+    await world.pipeline.tables.delete_obsolete(0.0)
     assert len(list((world.folder.parent / "lake").rglob("*.parquet"))) == 1
     assert world.offsets() == kept(range(20), 3, 12) and world.proven() and world.landing().held == ""
     await world.fill(stream, tag="x")
@@ -111,7 +112,7 @@ def delete_by_position(world: OutsideWorld) -> None:
 
 def interfere(world: OutsideWorld, delete: Callable[[OutsideWorld], None]) -> list[int]:
     """Between the work and the commit another engine deletes a row, once. Counts the jobs."""
-    engine, change = world.pipeline.driver._engine, world.pipeline.lander.change
+    engine, change = world.pipeline.driver._engine, world.pipeline.tables.change
     run, counted = engine.run, list[int]()
     waiting = [delete]
 
@@ -125,7 +126,7 @@ def interfere(world: OutsideWorld, delete: Callable[[OutsideWorld], None]) -> li
         return await change(*args, **kwargs)
 
     engine.run = counting  # type: ignore[method-assign]
-    world.pipeline.lander.change = late  # type: ignore[method-assign]
+    world.pipeline.tables.change = late  # type: ignore[method-assign]
     return counted
 
 
@@ -144,7 +145,7 @@ async def test_t8_rows_that_others_delete_during_a_rewrite_do_not_come_back(
 async def test_t8_a_delete_that_comes_between_the_check_and_the_commit_is_not_undone(
     world: OutsideWorld, stream: Stream, jobs: CareJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = outside_of(world.pipeline).catalog
+    catalog = external_of(world.pipeline).catalog
     commit, waiting = catalog.commit, [delete_again]
 
     def late(*args: Any) -> str:
@@ -162,15 +163,15 @@ async def test_t8_a_delete_that_comes_between_the_check_and_the_commit_is_not_un
 async def test_a_rewrite_goes_through_over_our_own_appends(
     world: OutsideWorld, stream: Stream, jobs: CareJobs
 ) -> None:
-    change = world.pipeline.lander.change
+    change = world.pipeline.tables.change
 
     async def late(*args: Any, **kwargs: Any) -> Any:
-        world.pipeline.lander.change = change  # type: ignore[method-assign]
+        world.pipeline.tables.change = change  # type: ignore[method-assign]
         await world.fill(stream, tag="x")
         assert await world.land() == 0
         return await change(*args, **kwargs)
 
-    world.pipeline.lander.change = late  # type: ignore[method-assign]
+    world.pipeline.tables.change = late  # type: ignore[method-assign]
     result = await jobs.optimize(stream.topic.id, quiet, asked=True)
     assert result.figures["rows"] == 20 and world.offsets() == kept(range(30)) and world.proven()
 
@@ -194,7 +195,7 @@ async def test_t16_what_others_delete_and_change_is_accounted_for_before_it_may_
     await world.follow()
     assert world.proven()
     assert (await jobs.expire(stream.topic.id, 0)).figures["snapshots_left"] == 1
-    await world.pipeline.lander.delete_obsolete(0.0)
+    await world.pipeline.tables.delete_obsolete(0.0)
     assert len(await world.values(stream)) == 29 and world.proven()
 
 
@@ -218,7 +219,7 @@ async def test_t16_a_snapshot_that_others_expired_before_it_was_accounted_for_ma
     world.table().maintenance.expire_snapshots().by_id(before).commit()
     await world.follow()
     metadata = TableMetadata.parse(world.pipeline.store.get(world.landing().location))
-    past = past_of(world.pipeline.store, metadata, world.landing().accounted, outside=True)
+    past = snapshot_effects(world.pipeline.store, metadata, world.landing().accounted, external=True)
     assert not past.complete
     await world.caretaker().step()
     last = world.table().current_snapshot().sequence_number
@@ -273,14 +274,14 @@ async def test_a_crash_between_the_commit_and_the_state_heals_by_itself(
         raise Died
 
     # Only the commit's own telling dies, not the look at the table before it.
-    outside, topic_id = outside_of(world.pipeline), stream.topic.id
-    commit = outside.commit
+    external, topic_id = external_of(world.pipeline), stream.topic.id
+    commit = external.commit
 
     async def dying(*args: Any) -> Any:
-        monkeypatch.setattr(outside, step, die)
+        monkeypatch.setattr(external, step, die)
         return await commit(*args)
 
-    monkeypatch.setattr(outside, "commit", dying)
+    monkeypatch.setattr(external, "commit", dying)
     with pytest.raises(Died):
         if job == "delete":
             await jobs.delete(topic_id, "stream_offset = 3", quiet)
@@ -295,7 +296,7 @@ async def test_a_crash_between_the_commit_and_the_state_heals_by_itself(
     assert await other.driver.drain() == 0
     landing = other.replica.state.catalog.landings[topic_id]
     metadata = TableMetadata.parse(other.store.get(landing.location))
-    past = past_of(other.store, metadata, landing.accounted, outside=True)
+    past = snapshot_effects(other.store, metadata, landing.accounted, external=True)
     assert past.complete and past.removals.rows == len(gone), "the checker finds what the state was not told of"
     await world.caretaker(pipeline=other).step()
     assert world.proven(pipeline=other)
@@ -307,14 +308,14 @@ async def test_what_another_pipeline_tells_first_is_noted_once(
     world: OutsideWorld, stream: Stream, jobs: CareJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = await world.another(member=1_000_001)
-    outside, accept = outside_of(world.pipeline), outside_of(world.pipeline)._accept
+    external, accept = external_of(world.pipeline), external_of(world.pipeline)._accept
 
     async def late(*args: Any) -> Any:
         await other.driver.drain()
         await world.caretaker(pipeline=other).step()
         return await accept(*args)
 
-    monkeypatch.setattr(outside, "_accept", late)
+    monkeypatch.setattr(external, "_accept", late)
     await jobs.delete(stream.topic.id, "stream_offset = 3", quiet)
     assert world.proven()
     assert [one.records for one in world.landing().removed[0]] == [1]
@@ -326,7 +327,7 @@ async def test_what_another_pipeline_tells_first_is_noted_once(
 async def test_t7_a_commit_whose_answer_is_lost_is_looked_up_before_anything_is_deleted(
     world: OutsideWorld, stream: Stream, jobs: CareJobs, monkeypatch: pytest.MonkeyPatch, made: bool, job: str
 ) -> None:
-    catalog, before = outside_of(world.pipeline).catalog, lake(world)
+    catalog, before = external_of(world.pipeline).catalog, lake(world)
     commit = catalog.commit
 
     def silent(*args: Any) -> str:
@@ -341,7 +342,7 @@ async def test_t7_a_commit_whose_answer_is_lost_is_looked_up_before_anything_is_
         else:
             await jobs.expire(stream.topic.id, 0)
     monkeypatch.undo()
-    await world.pipeline.lander.delete_obsolete(0.0)
+    await world.pipeline.tables.delete_obsolete(0.0)
     snapshots = len(world.table().metadata.snapshots)
     assert snapshots == {"delete": 3 if made else 2, "expire": 1 if made else 2}[job]
     assert made or before <= lake(world), "nothing is deleted that may be needed"
@@ -355,7 +356,7 @@ async def test_files_that_a_new_branch_of_others_needs_stay_although_we_expire_t
     """Between our look at the table and our commit somebody writes to a branch that goes on from an old snapshot."""
     old = world.table().current_snapshot().snapshot_id
     await jobs.delete(stream.topic.id, "stream_offset >= 10", quiet)
-    catalog = outside_of(world.pipeline).catalog
+    catalog = external_of(world.pipeline).catalog
     commit = catalog.commit
 
     def late(*args: Any) -> str:
@@ -367,7 +368,7 @@ async def test_files_that_a_new_branch_of_others_needs_stay_although_we_expire_t
 
     monkeypatch.setattr(catalog, "commit", late)
     await jobs.expire(stream.topic.id, 0)
-    await world.pipeline.lander.delete_obsolete(0.0)
+    await world.pipeline.tables.delete_obsolete(0.0)
     theirs = world.table().scan(snapshot_id=world.table().metadata.refs["theirs"].snapshot_id)
     assert theirs.to_arrow().num_rows == 19
     assert world.offsets() == kept(range(10)) and world.proven()
@@ -379,7 +380,7 @@ async def test_files_that_a_new_branch_of_others_needs_stay_although_we_expire_t
 async def test_t12_orphans_of_a_dead_pipeline_go_and_it_cannot_commit_them_any_more(
     world: OutsideWorld, stream: Stream, jobs: CareJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zombie, asleep = outside_of(world.pipeline), list[Any]()
+    zombie, asleep = external_of(world.pipeline), list[Any]()
 
     async def sleep(*args: Any) -> int:
         asleep.append(args)
@@ -398,8 +399,8 @@ async def test_t12_orphans_of_a_dead_pipeline_go_and_it_cannot_commit_them_any_m
     assert dry.figures["ours"] == len(left) and left <= lake(world)
     done = await care.remove_orphans(stream.topic.id, 0, dry_run=False)
     assert done.figures["ours"] == len(left) and not left & lake(world)
-    [(topic, commit, removed)] = asleep
-    assert not isinstance(await zombie.commit(topic, commit, removed), int), "what it prepared is worthless"
+    [(topic, commit)] = asleep
+    assert not isinstance(await zombie.commit(topic, commit), int), "what it prepared is worthless"
     assert world.offsets() == kept(range(20)) and world.proven(pipeline=other)
     await other.stop()
 
@@ -426,7 +427,7 @@ async def test_files_that_have_their_grace_are_no_orphans(world: OutsideWorld, s
     await world.pipeline.membership._beat()
     await world.caretaker().remove_orphans(stream.topic.id, 0, dry_run=False)
     assert await world.pipeline.driver.sweep() == 0 and lake(world) == before
-    await world.pipeline.lander.delete_obsolete(0.0)
+    await world.pipeline.tables.delete_obsolete(0.0)
     assert len(lake(world)) < len(before) and await world.values(stream) == VALUES
 
 

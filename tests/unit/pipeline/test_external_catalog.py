@@ -16,7 +16,7 @@ from pyiceberg.types import StringType
 from lakestream.errors import Corrupt, Retry
 from lakestream.model.commands import DeleteTopic
 from lakestream.model.streams import Stream
-from lakestream.pipeline.landing.holds import HELD_BY_TABLE
+from lakestream.pipeline.tables.holds import HELD_BY_TABLE
 from tests.support.broker_and_pipeline import start_pipeline
 from tests.support.external_catalog_cluster import (  # noqa: F401 (fixtures)
     VALUES,
@@ -227,9 +227,9 @@ async def test_t7_a_crash_between_the_commit_and_the_state_is_healed_without_wri
     async def die(*_: Any) -> None:
         raise Died
 
-    outside = world.pipeline.lander._outside
-    assert outside is not None
-    monkeypatch.setattr(outside, "_accept", die)
+    external = world.pipeline.tables.catalogs.external
+    assert external is not None
+    monkeypatch.setattr(external, "_accept", die)
     await world.fill(stream, tag="x")
     with pytest.raises(Died):
         await world.land()
@@ -251,10 +251,10 @@ async def test_what_a_crash_left_untold_is_told_although_somebody_deleted_in_bet
     async def die(*_: Any) -> None:
         raise Died
 
-    outside = world.pipeline.lander._outside
-    assert outside is not None
+    external = world.pipeline.tables.catalogs.external
+    assert external is not None
     with monkeypatch.context() as patch:
-        patch.setattr(outside, "_accept", die)
+        patch.setattr(external, "_accept", die)
         await world.fill(stream, tag="x")
         with pytest.raises(Died):
             await world.land()
@@ -281,11 +281,11 @@ async def test_two_pipelines_at_once_land_each_record_once(world: OutsideWorld) 
 async def test_t12_files_of_a_pipeline_that_died_are_swept_and_it_cannot_commit_them_any_more(
     world: OutsideWorld, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zombie = world.pipeline.lander._outside
+    zombie = world.pipeline.tables.catalogs.external
     assert zombie is not None
     asleep: list[Any] = []
 
-    async def sleep(topic: Any, commit: Any, _: Any) -> int:
+    async def sleep(topic: Any, commit: Any) -> int:
         asleep.append((topic, commit))
         raise Died
 
@@ -383,7 +383,7 @@ async def test_a_metadata_file_that_the_catalog_removed_meanwhile_is_made_up_for
 def forget(world: OutsideWorld, location: str) -> None:
     """A metadata file is gone, and nobody has it in memory."""
     Path(location.removeprefix("file://")).unlink()
-    world.pipeline.lander._committer.forget()
+    world.pipeline.tables.format.committer.forget()
 
 
 async def test_what_a_crash_left_untold_is_told_from_the_rows_when_the_summaries_are_gone(
@@ -392,10 +392,10 @@ async def test_what_a_crash_left_untold_is_told_from_the_rows_when_the_summaries
     async def die(*_: Any) -> None:
         raise Died
 
-    outside = world.pipeline.lander._outside
-    assert outside is not None
+    external = world.pipeline.tables.catalogs.external
+    assert external is not None
     with monkeypatch.context() as patch:
-        patch.setattr(outside, "_accept", die)
+        patch.setattr(external, "_accept", die)
         await world.fill(stream, tag="x")
         with pytest.raises(Died):
             await world.land()
@@ -414,7 +414,7 @@ async def test_c10_old_metadata_files_of_our_commits_are_removed(world: OutsideW
     for n in range(24):
         await world.fill(stream, records=1, tag=f"{n}-")
         assert await world.land() == 0
-    await world.pipeline.lander.delete_obsolete(0.0)
+    await world.pipeline.tables.delete_obsolete(0.0)
     left = list((world.folder.parent / "lake").rglob("*.metadata.json"))
     mentioned = [entry.metadata_file for entry in world.table().metadata.metadata_log]
     assert sorted(f"file://{path}" for path in left) == sorted([*mentioned, world.table().metadata_location])
@@ -433,6 +433,6 @@ async def test_c10_a_forged_metadata_log_leads_the_clean_up_to_no_file_of_others
     register(world, location.replace(".metadata.json", "-x.metadata.json"), forged)
     await world.fill(stream)
     assert await world.land() == 0
-    await world.pipeline.lander.delete_obsolete(0.0)
+    await world.pipeline.tables.delete_obsolete(0.0)
     assert len(world.table().metadata.metadata_log) < len(older), "entries were pushed out of the log"
     assert [path for path in (wal, *rows) if not path.exists()] == []

@@ -4,7 +4,8 @@ import pytest
 
 from lakestream.model import state as state_module
 from lakestream.model.state import State
-from lakestream.pipeline.landing.freshness import ENABLED, FRESHNESS, RETRY_MAX_S, Freshness, FreshnessLimits
+from lakestream.pipeline.landing.freshness import RETRY_MAX_S, Freshness, FreshnessLimits
+from lakestream.pipeline.tables.waiting import ENABLED, FRESHNESS
 from tests.support.planned_state import World
 
 LIMITS = FreshnessLimits(freshness_s=5.0, waiting_bytes=1000)

@@ -13,10 +13,10 @@ from lakestream.model.batches.wal_object import wal_key
 from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.streams import Stream
 from lakestream.pipeline.landing import driver as driver_module
-from lakestream.pipeline.landing.freshness import ENABLED, FRESHNESS
-from lakestream.pipeline.landing.lander import HELD_BY_US
 from lakestream.pipeline.landing.planner import RoundLimits
-from lakestream.pipeline.landing.rounds import Here, JobFailed, Work
+from lakestream.pipeline.landing.rounds import JobFailed, LocalEngine, Work
+from lakestream.pipeline.tables.holds import HELD_BY_US
+from lakestream.pipeline.tables.waiting import ENABLED, FRESHNESS
 from tests.support.broker_and_pipeline import TestPipeline, live_files, start_both, start_pipeline
 from tests.support.memory_broker import TestBroker, batch
 
@@ -69,7 +69,7 @@ async def test_a_topic_without_records_has_an_empty_table(tmp_path: Path) -> Non
     await broker.topic("quiet")
     await broker.topic("private")
     await configure(pipeline, "private", ENABLED, "false")
-    await pipeline.lander.make_tables()
+    await pipeline.tables.make_all()
     assert pipeline.rows("quiet").num_rows == 0
     assert ("streams", "private") not in pipeline.replica.state.catalog.tables
     await pipeline.stop()
@@ -102,7 +102,7 @@ async def test_many_topics_land_in_one_round_each_by_its_own_command(tmp_path: P
     await broker.stop()
 
 
-class Mortal(Here):
+class Mortal(LocalEngine):
     """An engine that dies, or lets a topic kill its worker."""
 
     def __init__(self, poison: bytes = b"") -> None:
@@ -278,24 +278,24 @@ async def test_a_commit_of_somebody_else_in_between_is_taken_along(tmp_path: Pat
     await pipeline.driver.drain()
     await fill(broker, stream)
     await pipeline.replica.catch_up()
-    prepare = pipeline.lander._prepare
+    plan = pipeline.lander._plan
     interfered = False
 
-    async def interfere(table, work, files):  # type: ignore[no-untyped-def]
+    async def interfere(table, *rest):  # type: ignore[no-untyped-def]
         nonlocal interfered
-        commit = await prepare(table, work, files)
+        commit = await plan(table, *rest)
         if not interfered:
             interfered = True
             metadata = table.metadata.replaced({"properties": {**table.metadata.properties, "theirs": "1"}})
-            theirs = pipeline.lander._committer.create(metadata)
+            theirs = pipeline.tables.format.committer.create(metadata)
             swap = TableChange("streams", "a", metadata.uuid, table.metadata_location, theirs.metadata_location)
             assert await broker.replica.propose(CommitTables([swap])) == 1
         return commit
 
-    pipeline.lander._prepare = interfere  # type: ignore[method-assign]
+    pipeline.lander._plan = interfere  # type: ignore[method-assign]
     assert await pipeline.driver.drain() == 0
     assert pipeline.rows("a").num_rows == 20
-    table = pipeline.lander._committer.load(pipeline.replica.state.catalog.tables["streams", "a"].location)
+    table = pipeline.tables.format.committer.load(pipeline.replica.state.catalog.tables["streams", "a"].location)
     assert table.metadata.properties["theirs"] == "1"
     await pipeline.stop()
     await broker.stop()
@@ -306,7 +306,7 @@ async def test_a_full_disk_makes_the_topic_wait_and_catch_up_by_itself(tmp_path:
     [stream] = await broker.topic("a")
     await fill(broker, stream)
     await pipeline.replica.catch_up()
-    await pipeline.lander.make_tables()
+    await pipeline.tables.make_all()
     put = pipeline.store.put
 
     def full(uri: str, data: bytes) -> None:
@@ -323,7 +323,7 @@ async def test_a_full_disk_makes_the_topic_wait_and_catch_up_by_itself(tmp_path:
 
 
 async def test_a_topic_held_by_others_lands_nothing_until_it_is_released_t2(tmp_path: Path) -> None:
-    from lakestream.model.catalog.tables import HoldTopic
+    from lakestream.model.catalog.landed import HoldTopic
 
     broker, pipeline, _ = await start_both(tmp_path)
     [stream] = await broker.topic("a")
@@ -377,7 +377,7 @@ async def test_of_many_topics_some_are_committed_while_workers_write_files_of_th
     monkeypatch.setattr(driver_module, "WAVE_TOPICS", 2)
     waited: list[bool] = []
 
-    class Overlapping(Here):
+    class Overlapping(LocalEngine):
         def run(self, work: Work, tasks: Sequence[bytes]) -> list[list[bytes]]:
             answers = super().run(work, tasks)
             waited.append(not waited or landed.wait(30))

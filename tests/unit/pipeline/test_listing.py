@@ -16,7 +16,7 @@ from lakestream.cli import tables
 from lakestream.cli.main import cli
 from lakestream.cli.tables import AT_ONCE
 from lakestream.model.catalog.care import DONE, REQUESTS_MAX, NotePipeline, TellCare
-from lakestream.model.catalog.tables import HoldTopic
+from lakestream.model.catalog.landed import HoldTopic
 from lakestream.pipeline.care.caretaker import quiet
 from lakestream.protocol.http.server import HttpServer
 from tests.support.care_cluster import CareWorld, start_world
@@ -169,7 +169,7 @@ async def test_without_a_pipeline_only_some_of_many_topics_are_asked_for_and_tha
     monkeypatch.setattr(tables, "NO_PIPELINE_S", 0.1)
     result = await world.command("optimize")
     assert result.exit_code == 2 and result.stderr.count("no pipeline runs") == 1
-    assert "nothing was asked for 2 more topics, t020 to t021" in result.stderr
+    assert "2 more topics, t020 to t021, have no request" in result.stderr
     assert len(world.broker.replica.state.care.waiting()) == AT_ONCE
 
 

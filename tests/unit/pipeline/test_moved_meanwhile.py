@@ -15,13 +15,13 @@ from lakestream.data.tables.iceberg.reachable_files import reachable_from
 from lakestream.data.tables.stores.table_store import open_table_store
 from lakestream.errors import Retry
 from lakestream.model.batches.header import HEADER
-from lakestream.model.catalog.tables import CommitTables, HoldTopic, TableChange
+from lakestream.model.catalog.landed import HoldTopic
+from lakestream.model.catalog.tables import CommitTables, TableChange
 from lakestream.model.commands import DeleteTopic
-from lakestream.pipeline.landing.driver import TICK_S
-from lakestream.pipeline.landing.holds import release_idle
-from lakestream.pipeline.landing.lander import HELD_BY_US
+from lakestream.pipeline.landing.driver import TICK_S, release_idle
+from lakestream.pipeline.tables.holds import HELD_BY_US
 from lakestream.stream.cache import Cache
-from lakestream.stream.history import History
+from lakestream.stream.history import HistoryReader
 from lakestream.stream.limits import ReadLimits
 from lakestream.stream.reader import Reader
 from tests.support.broker_and_pipeline import live_files, start_both, start_pipeline
@@ -51,7 +51,7 @@ async def test_a_fetch_gives_what_it_read_though_the_rest_lands_meanwhile_C2(tmp
         await pipeline.driver.drain()
         await broker.replica.catch_up()
 
-    history = History(broker.replica, open_table_store(f"file://{tmp_path}"))
+    history = HistoryReader(broker.replica, open_table_store(f"file://{tmp_path}"))
     wal: Any = LandsMeanwhile(broker.wal, land)
     reader = Reader(broker.replica, wal, Cache(0), ReadLimits(), history)
     views = await reader.read(stream, 0, 1 << 20)
@@ -95,7 +95,7 @@ async def test_a_step_whose_epoch_ends_while_tables_are_made_is_put_off(
     async def ends() -> None:
         pipeline.replica._end_epoch()
 
-    monkeypatch.setattr(pipeline.lander, "make_tables", ends)
+    monkeypatch.setattr(pipeline.tables, "make_all", ends)
     assert await pipeline.driver.step() == TICK_S
     await pipeline.stop()
     await broker.stop()
@@ -108,12 +108,12 @@ async def test_a_round_survives_that_it_cannot_remove_what_a_lost_commit_wrote(
     [stream] = await broker.topic("a")
     await broker.append((stream, batch(b"one")))
     await pipeline.replica.catch_up()
-    prepare = pipeline.lander._prepare
+    plan = pipeline.lander._plan
 
     async def interfered(table: Any, *rest: Any) -> Any:
         """Somebody else commits meanwhile, and then the store fails."""
-        commit = await prepare(table, *rest)
-        monkeypatch.setattr(pipeline.lander, "_prepare", prepare)
+        commit = await plan(table, *rest)
+        monkeypatch.setattr(pipeline.lander, "_plan", plan)
         theirs = Committer(pipeline.store, Random(3)).create(table.metadata)
         swap = TableChange("streams", "a", table.metadata.uuid, table.metadata_location, theirs.metadata_location)
         assert await broker.replica.propose(CommitTables([swap])) == 1
@@ -123,7 +123,7 @@ async def test_a_round_survives_that_it_cannot_remove_what_a_lost_commit_wrote(
     def refuse(_: Sequence[str]) -> None:
         raise Retry("not now")
 
-    monkeypatch.setattr(pipeline.lander, "_prepare", interfered)
+    monkeypatch.setattr(pipeline.lander, "_plan", interfered)
     assert await pipeline.driver.round([stream.topic.id]) == {stream.topic.id}
     assert pipeline.rows("a").num_rows == 1
     await pipeline.stop()
@@ -138,8 +138,8 @@ async def test_a_topic_that_is_deleted_while_its_table_is_loaded_is_no_fault(
     topic_id = stream.topic.id
     await broker.append((stream, batch(b"one")))
     await pipeline.replica.catch_up()
-    await pipeline.lander.make_tables()
-    real, looks = pipeline.lander._table, []
+    await pipeline.tables.make_all()
+    real, looks = pipeline.tables.table, []
 
     async def deleted(topic: Any) -> Any:
         table = await real(topic)
@@ -149,7 +149,7 @@ async def test_a_topic_that_is_deleted_while_its_table_is_loaded_is_no_fault(
             await pipeline.replica.catch_up()
         return table
 
-    monkeypatch.setattr(pipeline.lander, "_table", deleted)
+    monkeypatch.setattr(pipeline.tables, "table", deleted)
     assert await pipeline.driver.round([topic_id]) == set()
     assert len(looks) == 2 and not [one for one in caplog.records if one.exc_info]
     await pipeline.stop()
@@ -184,7 +184,7 @@ async def test_a_file_that_is_only_said_to_be_removed_is_no_file_of_the_table_T1
     assert base is not None
     after = committer.rewrite(table, base, frozenset([path]), [], now_ms=1, operation="delete").table
     assert path in reachable_from(pipeline.store, after.metadata_location), "the snapshot before needs it"
-    last = TableMetadata.of({**after.metadata.value_all(), "snapshots": after.metadata.value("snapshots")[-1:]})
+    last = TableMetadata({**after.metadata.value_all(), "snapshots": after.metadata.value("snapshots")[-1:]})
     place = f"{after.metadata.location}/metadata/later.metadata.json"
     pipeline.store.put(place, last.encode())
     assert path not in reachable_from(pipeline.store, place)

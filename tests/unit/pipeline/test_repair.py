@@ -8,10 +8,9 @@ pytest.importorskip("sqlalchemy")
 
 from pyiceberg.expressions import EqualTo
 
-from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.errors import Rejected
 from lakestream.model.streams import Stream
-from lakestream.pipeline.care.repair import Tools, repair
+from lakestream.pipeline.care.repair import repair
 from tests.support.external_catalog_cluster import (  # noqa: F401 (fixtures)
     VALUES,
     OutsideWorld,
@@ -152,10 +151,10 @@ async def test_a_lost_metadata_file_of_our_own_table_is_replaced_by_an_older_one
         assert bound is not None
         world.pipeline.store.delete([bound.location])
         tools = tools_of(world.pipeline)
-        fresh = Tools(tools.replica, tools.store, Committer(tools.store, tools.random), tools.clock, tools.random)
+        tools.committer.forget()
         with pytest.raises(Rejected, match="put it back, or accept the loss"):
-            await repair(fresh, "orders", accept_loss=False)
-        assert await repair(fresh, "orders", accept_loss=True)
+            await repair(tools, "orders", accept_loss=False)
+        assert await repair(tools, "orders", accept_loss=True)
         assert await world.values(stream) == VALUES[:10]
         assert world.landing().unproven, "what was given up is in no account"
         await go_on(world, stream)

@@ -9,7 +9,7 @@ from lakestream.data.folder import FolderWal
 from lakestream.metadata.stores.memory import MemoryLog
 from lakestream.pipeline import service
 from lakestream.pipeline.listing import describe_pipeline
-from lakestream.pipeline.service import Options, Pipeline
+from lakestream.pipeline.service import Pipeline, ServiceOptions
 from lakestream.pipeline.spark.java import NoJava
 from lakestream.process.clock import SystemClock
 from tests.support.broker_and_pipeline import start_both
@@ -29,7 +29,7 @@ async def test_why_no_pipeline_runs_is_noted_unless_another_one_does(
 
     async def start() -> None:
         pipeline = Pipeline(
-            MemoryLog(log), FolderWal(tmp_path), SystemClock(), Random(3), Options(root=f"file://{tmp_path}")
+            MemoryLog(log), FolderWal(tmp_path), SystemClock(), Random(3), ServiceOptions(root=f"file://{tmp_path}")
         )
         with pytest.raises(NoJava):
             await pipeline.run(lambda: None)

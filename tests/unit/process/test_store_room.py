@@ -12,7 +12,7 @@ from lakestream.data.placer import not_written
 from lakestream.errors import NoRoom, Retry
 from lakestream.interfaces import ProbesRoom
 from lakestream.metadata.stores.wire import decode_error, encode_error
-from lakestream.process.store_room import QUIET_S, Room
+from lakestream.process.store_room import QUIET_S, StoreRoom
 
 
 class HandClock:
@@ -27,7 +27,7 @@ class HandClock:
 
 def test_one_line_when_it_begins_and_one_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     clock = HandClock()
-    room = Room("the store", clock)
+    room = StoreRoom("the store", clock)
     with caplog.at_level(logging.INFO):
         room.taken()
         assert caplog.messages == []

@@ -15,12 +15,12 @@ from lakestream.model.batches import records as records_module
 from lakestream.model.batches.header import Codec
 from lakestream.model.batches.records import Record, encode_batch
 from lakestream.model.commands import AdvanceLogStart, DeleteTopic
-from lakestream.model.producers import AGAIN_MAX, Producer, Producers, Sequence
+from lakestream.model.producers import AGAIN_MAX, Producer, Producers, ProducerSequence
 from lakestream.model.reasons import Reason
 from lakestream.model.state import dump, load
-from lakestream.stream.appender import Answer, Submission
 from lakestream.stream.limits import AppendLimits, ReadLimits
-from lakestream.stream.reader import LOOK_UPS_AT_ONCE, Found
+from lakestream.stream.reader import LOOK_UPS_AT_ONCE, FoundRecord
+from lakestream.stream.submissions import AppendAnswer, Submission
 from tests.support.memory_broker import batch, start_broker
 
 
@@ -37,9 +37,9 @@ async def test_records_come_back_with_their_offsets_and_bytes() -> None:
 async def test_a_callback_that_raises_harms_no_other_request_of_its_tick() -> None:
     broker = await start_broker()
     [stream] = await broker.topic("t")
-    told: list[Answer] = []
+    told: list[AppendAnswer] = []
 
-    def raises(answer: Answer) -> None:
+    def raises(answer: AppendAnswer) -> None:
         raise ValueError("a fault of the caller")
 
     for done in (raises, told.append):
@@ -103,7 +103,7 @@ def test_only_so_many_partitions_that_are_gone_are_remembered_of_a_producer() ->
     producers = Producers()
     one = producers.by_id[1] = Producer()
     for n in range(AGAIN_MAX + 3):
-        one.streams[n] = Sequence(0)
+        one.streams[n] = ProducerSequence(0)
         producers.forget_streams({n: (f"t{n}", 0)})
     assert len(one.again) == AGAIN_MAX and not one.streams
     assert next(iter(one.again)) == ("t3", 0)
@@ -200,7 +200,7 @@ async def test_times_are_found_behind_a_log_start_in_the_middle_of_a_batch() -> 
     await broker.replica.propose(AdvanceLogStart([(stream.id, 1)]))
     first = await broker.reader.find_timestamp(stream, 150)
     greatest = await broker.reader.find_max_timestamp(stream)
-    assert (first, greatest) == (Found(2, 200), Found(2, 200))
+    assert (first, greatest) == (FoundRecord(2, 200), FoundRecord(2, 200))
     await broker.stop()
 
 
@@ -211,8 +211,8 @@ async def test_a_large_batch_that_the_log_start_cut_is_searched_without_an_objec
     await broker.replica.propose(AdvanceLogStart([(stream.id, 1)]))
     tracemalloc.start()
     try:
-        assert await broker.reader.find_timestamp(stream, 0) == Found(1, 1)
-        assert await broker.reader.find_max_timestamp(stream) == Found(6, 6)
+        assert await broker.reader.find_timestamp(stream, 0) == FoundRecord(1, 1)
+        assert await broker.reader.find_max_timestamp(stream) == FoundRecord(6, 6)
         assert tracemalloc.get_traced_memory()[1] < 500_000
     finally:
         tracemalloc.stop()
@@ -237,8 +237,8 @@ async def test_times_are_looked_up_in_a_thread_where_that_may_take_long(
             return find(*args)
 
         monkeypatch.setattr(records_module, find.__name__, noted)
-    assert await broker.reader.find_timestamp(stream, 5) == Found(0, 7)
-    assert await broker.reader.find_max_timestamp(stream) == Found(0, 7)
+    assert await broker.reader.find_timestamp(stream, 5) == FoundRecord(0, 7)
+    assert await broker.reader.find_max_timestamp(stream) == FoundRecord(0, 7)
     assert [thread is not threading.main_thread() for thread in threads] == [apart] * 2
     await broker.stop()
 
@@ -252,6 +252,6 @@ async def test_others_have_their_turn_between_look_ups_of_times() -> None:
     while not looking.done():
         turns += 1
         await asyncio.sleep(0)
-    assert set(await looking) == {Found(0, 5)}
+    assert set(await looking) == {FoundRecord(0, 5)}
     assert turns >= len(streams) / LOOK_UPS_AT_ONCE
     await broker.stop()

@@ -22,7 +22,7 @@ from lakestream.model.state import dump, load
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
 from lakestream.process.clock import SystemClock
-from lakestream.stream.appender import Answer, Appender, Submission
+from lakestream.stream.appender import Appender
 from lakestream.stream.batch_tables import ManyBatches, table_of
 from lakestream.stream.cache import Cache
 from lakestream.stream.housekeeping.merging import MoveLimits
@@ -30,6 +30,7 @@ from lakestream.stream.housekeeping.mover import Mover
 from lakestream.stream.limits import AppendLimits, ReadLimits
 from lakestream.stream.reader import Reader
 from lakestream.stream.rules import Rules
+from lakestream.stream.submissions import AppendAnswer, Submission
 from tests.support.memory_broker import batch
 
 NOW = 1_700_000_000_000
@@ -76,7 +77,7 @@ class Broker:
         data = bytearray(batch(*values, timestamp=5))
         head = HEADER.unpack_from(data)
         row = (1, head[12], len(data), head[8], head[9], head[10], head[11])
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[AppendAnswer] = asyncio.get_running_loop().create_future()
         others: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if beside:
             other = bytearray(batch(b"x", timestamp=9))
@@ -121,7 +122,7 @@ def nothing() -> None:
     pass
 
 
-def nothing_of(_: Answer) -> None:
+def nothing_of(_: AppendAnswer) -> None:
     pass
 
 

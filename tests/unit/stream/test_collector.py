@@ -49,16 +49,16 @@ async def test_what_is_cached_of_dead_objects_goes_at_once_and_is_told_when_that
     async def emptied() -> None:
         told.append(1)
 
-    broker.collector.emptied = emptied
+    broker.collector.on_cache_empty = emptied
     numbers = list(broker.replica.state.streams.objects)
     for number in numbers:
         broker.cache.add(number, bytearray(100))
-    assert await broker.collector.let_go() == 0
+    assert await broker.collector.drop_dead_from_cache() == 0
     await broker.delete(topic)
-    assert await broker.collector.let_go() == 300 and told == []
+    assert await broker.collector.drop_dead_from_cache() == 300 and told == []
     await broker.delete(kept)
-    assert await broker.collector.let_go() == 100 and told == [1]
-    assert broker.cache.size_bytes == 0 and await broker.collector.let_go() == 0
+    assert await broker.collector.drop_dead_from_cache() == 100 and told == [1]
+    assert broker.cache.size_bytes == 0 and await broker.collector.drop_dead_from_cache() == 0
     assert len(await keys(broker)) == 4, "the objects themselves have their grace"
 
 
@@ -154,7 +154,7 @@ async def test_names_that_are_not_ours_are_never_touched(broker: Broker) -> None
     assert sorted(strangers) == await keys(broker)
     state = broker.replica.state
     listing = at_once(read_names(strangers, CLUSTER))
-    assert at_once(judge(listing, state, [CheckpointNote(1 << 40, "elsewhere")], 0)).strays == []
+    assert at_once(judge(listing, state, [CheckpointNote(1 << 40, "elsewhere")], 0)).orphans == []
 
 
 async def test_the_two_noted_checkpoints_stay_and_older_ones_go(broker: Broker) -> None:
@@ -170,11 +170,11 @@ async def test_the_two_noted_checkpoints_stay_and_older_ones_go(broker: Broker) 
     assert listed == sorted([*noted, newer])
 
 
-async def test_l22_what_is_committed_and_settled_while_the_judge_looks_is_no_stray(
+async def test_l22_what_is_committed_and_settled_between_two_steps_of_the_judge_is_no_orphan(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any turn that others have meanwhile."""
-    monkeypatch.setattr(collector, "AT_ONCE", 1)
+    """Between any two steps."""
+    monkeypatch.setattr(collector, "OBJECTS_PER_STEP", 1)
     topic = await broker.create("t")
     await broker.fill(topic.streams[0], 4)
     state = broker.replica.state
@@ -189,7 +189,7 @@ async def test_l22_what_is_committed_and_settled_while_the_judge_looks_is_no_str
         objects[last], member.tick = late, tick
         if ended:
             break
-        assert at_once(judging).strays == [], turns
+        assert at_once(judging).orphans == [], turns
     assert turns > 6
 
 
@@ -211,7 +211,7 @@ async def test_one_broker_collects_and_two_do_no_harm() -> None:
     listing = at_once(read_names([one.key for one in listed], CLUSTER))
     verdict = at_once(judge(listing, second.replica.state, [], GRACE_MS))
     second.replica.state.members.by_id[1].alive = True
-    assert (len(verdict.dead), verdict.strays) == (3, [])
+    assert (len(verdict.dead), verdict.orphans) == (3, [])
     assert await first.collector.collect() == 3
     await world.wal.delete([key for _, key in verdict.dead])
     await first.check()

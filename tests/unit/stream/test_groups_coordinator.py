@@ -118,9 +118,9 @@ async def test_who_leaves_while_it_waits_is_let_go() -> None:
         first = await broker.join()
         waiting = asyncio.create_task(broker.join())
         await rest()
-        room = broker.groups.rooms.get("g")
-        assert room is not None
-        assert await broker.groups.leave("g", [(next(iter(room.joins)), None)]) == [0]
+        local = broker.groups.coordinated.get("g")
+        assert local is not None
+        assert await broker.groups.leave("g", [(next(iter(local.joins)), None)]) == [0]
         with refuses(Reason.UNKNOWN_GROUP_MEMBER):
             await waiting
         with pytest.raises(MemberIdRequired) as answer:
@@ -253,9 +253,9 @@ async def test_a_join_that_comes_again_replaces_the_one_that_waits() -> None:
         assert not tries[1].done()
         tries[1].cancel()
         await rest()
-        room = broker.groups.rooms.get("g")
-        assert room is not None
-        assert not room.joins
+        local = broker.groups.coordinated.get("g")
+        assert local is not None
+        assert not local.joins
 
 
 async def test_a_newcomer_whose_connection_is_gone_becomes_no_ghost() -> None:
@@ -440,7 +440,7 @@ async def test_when_only_absent_static_members_are_left_the_group_waits_for_them
         assert broker.state().state == GroupState.PREPARING
         await broker.pass_time(40)
         assert broker.state().state == GroupState.EMPTY
-        assert broker.groups.rooms.get("g") is None
+        assert broker.groups.coordinated.get("g") is None
 
 
 async def test_when_nobody_joins_again_the_group_is_empty() -> None:

@@ -73,7 +73,7 @@ async def test_who_waits_when_the_coordinator_moves_is_sent_on() -> None:
         await rest()
         other = await cluster.add(1)
         await one.replica.catch_up()
-        one.groups.rooms.tick()
+        one.groups.coordinated.tick()
         await rest()
         moved = [name for name in names if coordinator(one.replica.state, name) == 1]
         assert 0 < len(moved) < 8
@@ -84,7 +84,7 @@ async def test_who_waits_when_the_coordinator_moves_is_sent_on() -> None:
                 continue
             with refuses(Reason.NOT_COORDINATOR):
                 await joins[name]
-            other.groups.rooms.tick()
+            other.groups.coordinated.tick()
             await other.beat(places[name], group=name)
 
 
@@ -99,7 +99,7 @@ async def test_a_sync_that_waits_when_the_coordinator_moves_is_answered_by_the_n
         await rest()
         await cluster.expire(one.replica.member_id, other)
         await one.replica.catch_up()
-        one.groups.rooms.tick()
+        one.groups.coordinated.tick()
         with refuses(Reason.NOT_COORDINATOR):
             await sync
         sync = asyncio.create_task(other.sync(second))
@@ -117,7 +117,7 @@ async def test_a_rebalance_that_somebody_caused_by_leaving_goes_on_at_the_next_c
         first, second = await one.join(first.member_id, protocols=[("range", b"new")]), await waiting
         await one.groups.leave("g", [(first.member_id, None)])
         await cluster.expire(one.replica.member_id, other)
-        other.groups.rooms.tick()
+        other.groups.coordinated.tick()
         with refuses(Reason.REBALANCING):
             await other.beat(second)
         assert (await other.join(second.member_id)).generation == second.generation + 1
@@ -174,10 +174,10 @@ async def test_l17_a_join_phase_that_could_not_be_ended_is_nobodys_and_can_be_tr
         broker.replica._fail_all(Unknown("stopped"))
         with refuses(Reason.COORDINATOR_UNAVAILABLE):
             await join
-        room = broker.groups.rooms.get("g")
-        assert room is not None
-        assert not room.joins
-        assert not room.proposing
+        local = broker.groups.coordinated.get("g")
+        assert local is not None
+        assert not local.joins
+        assert not local.proposing
 
 
 async def test_l6_without_a_look_at_the_log_there_is_no_no() -> None:

@@ -16,9 +16,9 @@ from lakestream.model.batches.header import HEADER
 from lakestream.model.batches.records import Record, decode_batch, encode_batch
 from lakestream.model.commands import AdvanceLogStart
 from lakestream.model.streams import Stream
-from lakestream.stream.history import CODECS, History
+from lakestream.stream.history import CODECS, HistoryReader
 from lakestream.stream.limits import ReadLimits
-from lakestream.stream.reader import Found, Reader
+from lakestream.stream.reader import FoundRecord, Reader
 from tests.support.broker_and_pipeline import TestPipeline, start_both
 from tests.support.memory_broker import TestBroker
 
@@ -72,7 +72,7 @@ def batches(view: memoryview) -> list[memoryview]:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     broker, pipeline, _ = await start_both(tmp_path)
     [stream] = await broker.topic("a")
-    history = History(broker.replica, open_table_store(f"file://{tmp_path}"))
+    history = HistoryReader(broker.replica, open_table_store(f"file://{tmp_path}"))
     reader = Reader(broker.replica, broker.wal, broker.cache, ReadLimits(), history)
     yield World(tmp_path, broker, pipeline, reader, stream)
     await history.close()
@@ -120,14 +120,14 @@ async def test_a_read_that_need_not_give_one_batch_gives_none_that_is_too_large(
 async def test_times_are_found_in_the_table_and_behind_it(world: World) -> None:
     await world.append(*RECORDS)
     await world.land()
-    assert await world.reader.find_timestamp(world.stream, 2500) == Found(1, 3000)
+    assert await world.reader.find_timestamp(world.stream, 2500) == FoundRecord(1, 3000)
     assert await world.reader.find_timestamp(world.stream, 4001) is None
-    assert await world.reader.find_max_timestamp(world.stream) == Found(3, 4000)
+    assert await world.reader.find_max_timestamp(world.stream) == FoundRecord(3, 4000)
     await world.append(Record(offset=0, timestamp=4000, key=None, value=b""))
-    assert await world.reader.find_max_timestamp(world.stream) == Found(3, 4000)
+    assert await world.reader.find_max_timestamp(world.stream) == FoundRecord(3, 4000)
     await world.append(Record(offset=0, timestamp=6000, key=None, value=b""))
-    assert await world.reader.find_timestamp(world.stream, 4001) == Found(5, 6000)
-    assert await world.reader.find_max_timestamp(world.stream) == Found(5, 6000)
+    assert await world.reader.find_timestamp(world.stream, 4001) == FoundRecord(5, 6000)
+    assert await world.reader.find_max_timestamp(world.stream) == FoundRecord(5, 6000)
 
 
 async def test_the_log_start_holds_for_what_has_landed_too(world: World) -> None:
@@ -137,7 +137,7 @@ async def test_the_log_start_holds_for_what_has_landed_too(world: World) -> None
     with pytest.raises(Rejected):
         await world.reader.read(world.stream, 1, 1 << 20)
     assert await world.records(2) == RECORDS[2:]
-    assert await world.reader.find_timestamp(world.stream, 0) == Found(2, 2000)
+    assert await world.reader.find_timestamp(world.stream, 0) == FoundRecord(2, 2000)
 
 
 async def test_a_table_whose_files_are_lost_is_a_fault_of_the_store_and_never_of_the_offset(world: World) -> None:

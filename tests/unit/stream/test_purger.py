@@ -8,7 +8,7 @@ import pytest
 
 from lakestream.data.tables.iceberg.metadata.files import MetadataFiles
 from lakestream.model.commands import DeleteTopic
-from lakestream.stream.housekeeping.purger import LATE, Purger
+from lakestream.stream.housekeeping.purger import SECOND_PURGE_GRACES, Purger
 from tests.support.catalog_server import CatalogServer
 from tests.support.landed_table import make_stream, rows
 
@@ -54,7 +54,7 @@ def test_what_a_straggler_writes_to_a_purged_place_goes_by_the_last_look(tmp_pat
         assert server.call(one.purge()) >= 5 and files(tmp_path) == 0 and len(server.state.catalog.purges) == 1
         (purge,) = server.state.catalog.purges.values()
         server.store.put(purge.location, b"late")
-        age(server, (LATE - 2) * grace_ms)
+        age(server, (SECOND_PURGE_GRACES - 2) * grace_ms)
         assert server.call(one.purge()) == 0 and files(tmp_path) == 1
         age(server, grace_ms)
         assert server.call(one.purge()) == 1 and files(tmp_path) == 0 and not server.state.catalog.purges
@@ -121,6 +121,6 @@ def test_a_forged_snapshot_holds_up_no_purge_and_its_own_one_ends(tmp_path: Path
         age(server, grace_ms)
         assert server.call(one.purge()) >= 1
         assert not list((tmp_path / "a").glob("other-*/metadata/*")), "the other table's purge is done"
-        age(server, LATE * grace_ms)
+        age(server, SECOND_PURGE_GRACES * grace_ms)
         server.call(one.purge())
         assert files(tmp_path) == 0 and not server.state.catalog.purges

@@ -13,10 +13,10 @@ from lakestream.model.commands import Heartbeat, Register
 from lakestream.model.levels import NEWEST
 from lakestream.process.clock import SystemClock
 from lakestream.stream.housekeeping.long_topics import LongTopics
-from lakestream.stream.housekeeping.upkeep import Schedule, Upkeep
+from lakestream.stream.housekeeping.upkeep import Upkeep, UpkeepSchedule
 from tests.support.housekeeping_cluster import CLUSTER, GRACE_MS, START_MS, Broker, World
 
-OFTEN = Schedule(collect_s=0.01, retention_s=0.01, move_s=0.01)
+OFTEN = UpkeepSchedule(collect_s=0.01, retention_s=0.01, move_s=0.01)
 
 
 async def joined(broker: Broker) -> Membership:
@@ -82,8 +82,8 @@ async def test_a_failing_store_puts_a_round_off_and_ends_nothing(caplog: pytest.
     task = asyncio.create_task(upkeep_of(broker, membership).run())
     await until_quiet(broker)
     assert broker.collector.collected == 3
-    assert "Collector.collect is put off: the store is away" in caplog.text
-    assert "Collector.collect failed" in caplog.text
+    assert "Collector.collect failed and runs again in 0.01 s: the store is away" in caplog.text
+    assert "a fault in Collector.collect" in caplog.text
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await broker.replica.stop()

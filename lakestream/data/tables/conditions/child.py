@@ -6,8 +6,7 @@
     out:  for each of them b"Y" and a frame (for rows a byte each, 0 or 1), or b"N" and a frame with the reason
 
 A frame is its length, 8 bytes in network order, and so many bytes. The limits are the kernel's: a timer whose signal
-nobody handles ends this process whatever DuckDB is busy with, also when its parent is gone; memory beyond the limit
-is not given.
+has no handler ends this process whatever DuckDB does, also when its parent is gone; memory beyond the limit is refused.
 """
 
 import os
@@ -30,7 +29,7 @@ _FIRST_TO_GO = "1000"
 
 def main() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
     _arm(START_S)
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(_FIRST_TO_GO)
@@ -41,20 +40,20 @@ def _serve(incoming: IO[bytes], outgoing: IO[bytes], check_s: float, rows_s: flo
     import pyarrow as pa
 
     from lakestream.data.tables.conditions.condition import BadCondition, Condition
-    from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+    from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 
     where = read_frame(incoming)
     if where is None:
         return
-    # Whatever threads Arrow and DuckDB have are there before memory is short.
+    # Arrow and DuckDB start their threads before memory is limited.
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    Condition("true").holds(ARROW_SCHEMA.empty_table())
+    Condition("true").holds(RAW_COLUMNS.schema.empty_table())
     _limit_memory(0)
     _arm(check_s)
     try:
         condition = Condition(where.decode())
-        condition.holds(ARROW_SCHEMA.empty_table())
+        condition.holds(RAW_COLUMNS.schema.empty_table())
     except (BadCondition, UnicodeDecodeError) as error:
         _answer(outgoing, NO, str(error).encode())
         return
@@ -82,7 +81,7 @@ def _serve(incoming: IO[bytes], outgoing: IO[bytes], check_s: float, rows_s: flo
 
 
 def _arm(seconds: float) -> float:
-    """The process ends after so long; 0: it does not. What was left of the time before."""
+    """Ends the process after this time; 0 is never. Returns what was left of the last timer."""
     return signal.setitimer(signal.ITIMER_REAL, seconds)[0]
 
 

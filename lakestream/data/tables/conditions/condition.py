@@ -1,6 +1,6 @@
 """A condition in SQL over the rows of a table, evaluated row by row with DuckDB, which sees nothing but these rows.
 
-A condition is somebody's text: it may take hours or all memory to check or to evaluate. `Condition` does both in this
+A user's condition may take hours or all memory to check or to evaluate. `Condition` does both in this
 process and is for conditions that are trusted; process.py does both in a process with limits.
 """
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakestream.data.tables.conditions.rules import KNOWN_FUNCTIONS, condition_problem
 from lakestream.data.tables.conditions.sql_macros import MACROS
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 
 if TYPE_CHECKING:
     import duckdb
@@ -34,11 +34,11 @@ _OWN_MACROS = frozenset(found[1] for found in map(re.compile(r"CREATE MACRO (\w+
 
 
 class BadCondition(ValueError):
-    """It is no condition; says why."""
+    """The text is not a condition; the message says why."""
 
 
 class RowCondition(Protocol):
-    """A condition that somebody evaluates."""
+    """A condition that is evaluated, in this process or in another one."""
 
     def holds(self, rows: pa.Table) -> "Mask":
         """For which rows it is true. Raises BadCondition."""
@@ -76,16 +76,16 @@ class Condition:
         return connection
 
     def _check_rowwise(self, query: str) -> None:
-        """Rows are looked at in pieces: what counts or orders them would mean something else in each.
+        """Rows are evaluated in pieces, so functions that count or order rows are refused.
 
-        The tree is judged first: to bind an expression may mean to evaluate parts of it.
+        The tree is judged first, since binding an expression may evaluate parts of it.
         """
         try:
             [(tree,)] = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
             known = {name for (name,) in self._connection.execute(KNOWN_FUNCTIONS).fetchall()}
             if problem := condition_problem(json.loads(tree), known, _OWN_MACROS):
                 raise BadCondition(problem)
-            self._connection.register("stream_rows", ARROW_SCHEMA.empty_table())
+            self._connection.register("stream_rows", RAW_COLUMNS.schema.empty_table())
             self._connection.execute(query)
         except self._error as error:
             raise BadCondition(_first_line(error)) from None
@@ -119,10 +119,10 @@ class Condition:
 
 
 def check_condition(where: str) -> str:
-    """Why this is no condition over a topic's rows, or nothing. For conditions that are trusted."""
+    """Why this text is not a condition over a topic's rows; empty if it is one. For trusted conditions."""
     try:
         condition = Condition(where)
-        condition.holds(ARROW_SCHEMA.empty_table())
+        condition.holds(RAW_COLUMNS.schema.empty_table())
         condition.close()
     except BadCondition as error:
         return str(error)

@@ -1,6 +1,6 @@
-"""A condition that a process of its own checks and evaluates, with a deadline and a memory limit (child.py).
+"""Checks and evaluates a condition in a process of its own, with a deadline and a memory limit (child.py).
 
-Whoever waits for it blocks no longer than the deadlines: the process then ends by itself, and takes nothing along.
+A caller blocks no longer than the deadlines: the process then ends by itself.
 """
 
 import os
@@ -31,7 +31,7 @@ _SAID_MAX = 500
 
 
 class ConditionHung(BadCondition):
-    """A condition was not checked or evaluated in time, or its process died: perhaps the machine is to blame."""
+    """A condition was not checked or evaluated in time, or its process died, perhaps for lack of memory."""
 
 
 class ConditionProcess:
@@ -95,7 +95,7 @@ class ConditionProcess:
 
 
 def check_apart(where: str, check_s: float = CHECK_S) -> str:
-    """Why this is no condition over a topic's rows, or nothing. Blocks for about a second."""
+    """Why this text is not a condition over a topic's rows; empty if it is one. Blocks for about a second."""
     try:
         ConditionProcess(where, check_s).close()
     except BadCondition as error:
@@ -104,7 +104,7 @@ def check_apart(where: str, check_s: float = CHECK_S) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, in which Python finds this very package, and Arrow reserves no memory that the limit would count."""
+    """Our environment, with this package's path, and with no memory reserved by Arrow, which the limit would count."""
     found = [str(Path(lakestream.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,

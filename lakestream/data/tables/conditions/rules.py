@@ -1,6 +1,6 @@
-"""What a condition over a topic's rows may consist of, judged by the tree that DuckDB's parser makes of it.
+"""The expressions that a condition over a topic's rows may have, judged by the tree of DuckDB's parser.
 
-Listed is what a condition may have; everything else is refused: subqueries, table functions, aggregates, window
+Allowed expressions are listed; all others are refused: subqueries, table functions, aggregates, window
 functions, stars and parameters, functions whose results differ from call to call, and functions that make lists or
 texts of any length out of a number.
 """
@@ -33,7 +33,7 @@ WHERE function_type = 'scalar' AND stability IS DISTINCT FROM 'VOLATILE'
 
 
 def condition_problem(tree: Any, known: Set[str], own_macros: Set[str]) -> str:
-    """Why the WHERE clause of this tree is no condition, or nothing.
+    """Why the WHERE clause of this tree is not a condition; empty if it is one.
 
     `known` are DuckDB's functions of one row, `own_macros` those that are made for conditions.
     """

@@ -1,4 +1,4 @@
-"""What SQL over topics' rows knows beside DuckDB's own functions, in queries and in conditions alike."""
+"""Macros that SQL over topics has beside DuckDB's own functions, in queries and in conditions."""
 
 MACROS = (
     "CREATE MACRO text(bytes) AS coalesce(try(decode(bytes)), bytes::VARCHAR)",

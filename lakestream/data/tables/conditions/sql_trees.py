@@ -1,4 +1,4 @@
-"""What a statement of SQL reads from, by the tree that DuckDB makes of it. Only plain queries have one."""
+"""The tables that an SQL statement reads, by DuckDB's tree of it. Only plain queries have a tree."""
 
 import json
 from collections.abc import Iterator

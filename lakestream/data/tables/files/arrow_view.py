@@ -7,28 +7,32 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestream.data.tables.files.file_stats import Digest, add_digests
-from lakestream.data.tables.files.stream_columns import conform
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA, RAW_COLUMNS, RECORD_FIELDS
 from lakestream.model.kernels import table_columns
 from lakestream.model.kernels.table_columns import View
 
+VALUE_PLACE = len(RECORD_FIELDS)
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A view and what has to live as long as it is used."""
+class ArrowView:
+    """A view, and the objects whose memory it points into."""
 
     view: View
     owners: tuple[object, ...]
 
 
-def view_of(batch: pa.RecordBatch) -> Held:
-    """The view of a batch that has exactly the columns of ARROW_SCHEMA."""
-    partition, offset, timestamp, key, headers, flags, original, value = batch.columns
+def view_of(batch: pa.RecordBatch) -> ArrowView:
+    """The view of records as rows, with the columns of ARROW_SCHEMA; in rows of other columns the value is null."""
+    columns = batch.columns
+    partition, offset, timestamp, key, headers, flags, original = columns[:VALUE_PLACE]
+    has_value = batch.schema.field(VALUE_PLACE).name == ARROW_SCHEMA.names[VALUE_PLACE]
+    value = columns[VALUE_PLACE] if has_value else pa.nulls(batch.num_rows, pa.binary())
     view = np.zeros(table_columns.SLOTS, dtype=np.int64)
     view[table_columns.ROWS] = batch.num_rows
     if not batch.num_rows:
-        return Held(view, ())
+        return ArrowView(view, ())
     view[table_columns.PARTITION] = partition.buffers()[1].address + 4 * partition.offset
     view[table_columns.OFFSET] = offset.buffers()[1].address + 8 * offset.offset
     view[table_columns.FLAGS] = flags.buffers()[1].address + 4 * flags.offset
@@ -47,12 +51,20 @@ def view_of(batch: pa.RecordBatch) -> Held:
     header_keys, header_values = headers.values.flatten()
     _place(view, table_columns.HEADER_KEY, header_keys)
     _place(view, table_columns.HEADER_VALUE, header_values)
-    return Held(view, (batch, header_keys, header_values))
+    return ArrowView(view, (batch, value, header_keys, header_values))
+
+
+def bytes_view_of(column: pa.Array) -> ArrowView:
+    """The view of one column of bytes alone, in the slot of keys."""
+    view = np.zeros(table_columns.SLOTS, dtype=np.int64)
+    view[table_columns.ROWS] = len(column)
+    _place(view, table_columns.KEY, column)
+    return ArrowView(view, (column,))
 
 
 def digest_rows(rows: pa.Table | pa.RecordBatch) -> dict[int, Digest]:
     """The digests of rows of a table, equal to those of the batches that they came from (T16)."""
-    batches = [rows] if isinstance(rows, pa.RecordBatch) else conform(rows).to_batches()
+    batches = [rows] if isinstance(rows, pa.RecordBatch) else RAW_COLUMNS.conform(rows).to_batches()
     return add_digests(_digest(batch) for batch in batches if batch.num_rows)
 
 
@@ -65,7 +77,7 @@ def row_hashes(batch: pa.RecordBatch) -> Numbers:
 
 
 def produced_timestamps(batch: pa.RecordBatch) -> Numbers:
-    """The timestamps of rows as they were produced, in milliseconds; -1 is none."""
+    """The timestamps of any topic's rows as they were produced, in milliseconds; -1 is none."""
     held = view_of(batch)
     timestamps = np.empty(batch.num_rows, dtype=np.int64)
     table_columns.produced_timestamps(held.view, timestamps)
@@ -73,7 +85,7 @@ def produced_timestamps(batch: pa.RecordBatch) -> Numbers:
 
 
 def by_partition(batch: pa.RecordBatch) -> tuple[Numbers, Numbers | None, Numbers]:
-    """The partitions of some rows; how to order rows by them, None if they are; and where each one then starts."""
+    """The partitions of some rows, the order that sorts rows by them (None: they are sorted), and the start of each."""
     partitions = batch.column(0).to_numpy()
     order = None
     if (partitions[1:] < partitions[:-1]).any():

@@ -1,68 +1,55 @@
-"""The bounds of a file's columns. Engines trust them and even answer from them, so they are true or not there."""
-
-from collections.abc import Callable
+"""The bounds of a file's columns. Engines answer queries from them, so a bound is either true or absent."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.data.tables.files.arrow_view import view_of
+from lakestream.data.tables.files.arrow_view import bytes_view_of
 from lakestream.data.tables.files.file_stats import BOUND_BYTES, int_bound, long_bound, lower_bound, upper_bound
-from lakestream.data.tables.files.stream_columns import (
-    FLAGS_ID,
-    KEY_ID,
-    NAMES,
-    OFFSET_ID,
-    ORIGINAL_ID,
-    PARTITION_ID,
-    TIMESTAMP_ID,
-    VALUE_ID,
-)
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS, StreamColumns
 from lakestream.model.kernels import table_columns
 
-_NUMBERS: dict[int, Callable[[int], bytes]] = {
-    PARTITION_ID: int_bound,
-    OFFSET_ID: long_bound,
-    TIMESTAMP_ID: long_bound,
-    FLAGS_ID: int_bound,
-}
-_BLOBS = {KEY_ID: table_columns.KEY, ORIGINAL_ID: table_columns.ORIGINAL, VALUE_ID: table_columns.VALUE}
+_ENCODERS = {pa.int32(): int_bound, pa.int64(): long_bound, pa.timestamp("us", tz="UTC"): long_bound}
 _COMPARED_BYTES = BOUND_BYTES + 1
-"""One more than a bound keeps, which tells whether the greatest value goes on behind it."""
+"""One more than a bound keeps: it tells whether the greatest value is longer than its bound."""
 
 
-class Bounds:
-    """Gathers least, greatest and number of nulls of every column outside the headers."""
+class ColumnBounds:
+    """Gathers the least value, the greatest, and the number of nulls of every column of numbers, times or bytes."""
 
-    def __init__(self) -> None:
-        self.null_counts = dict.fromkeys([*_NUMBERS, *_BLOBS], 0)
+    def __init__(self, columns: StreamColumns = RAW_COLUMNS) -> None:
+        kinds = {field_id: columns.schema.field(name).type for field_id, name in columns.names.items()}
+        self._names = columns.names
+        self._encoders = {field_id: _ENCODERS[kind] for field_id, kind in kinds.items() if kind in _ENCODERS}
+        self._blob_ids = [field_id for field_id, name in columns.names.items() if name in columns.blobs]
+        self.null_counts = dict.fromkeys([*self._encoders, *self._blob_ids], 0)
         self._numbers: dict[int, tuple[int, int]] = {}
         self._blobs: dict[int, tuple[bytes, bytes]] = {}
 
     def add(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
-        for field_id in _NUMBERS:
-            column = rows.column(NAMES[field_id])
+        for field_id in self._encoders:
+            column = rows.column(self._names[field_id])
             self.null_counts[field_id] += column.null_count
-            found = pc.min_max(column.view(pa.int64()) if field_id == TIMESTAMP_ID else column)
+            found = pc.min_max(column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column)
             if found["min"].is_valid:
                 self._add_number(field_id, found["min"].as_py(), found["max"].as_py())
-        held = view_of(rows)
-        for field_id, slot in _BLOBS.items():
-            least, greatest, nulls = table_columns.blob_bounds(held.view, slot, _COMPARED_BYTES)
+        for field_id in self._blob_ids:
+            column = rows.column(self._names[field_id])
+            held = bytes_view_of(column)
+            least, greatest, nulls = table_columns.blob_bounds(held.view, table_columns.KEY, _COMPARED_BYTES)
             self.null_counts[field_id] += nulls
             if least >= 0:
-                column = rows.column(NAMES[field_id])
                 self._add_blob(field_id, _start(column, least), _start(column, greatest))
 
     def lower(self) -> dict[int, bytes]:
         """The lower bounds in Iceberg's encoding."""
-        numbers = {field_id: _NUMBERS[field_id](low) for field_id, (low, _) in self._numbers.items()}
+        numbers = {field_id: self._encoders[field_id](low) for field_id, (low, _) in self._numbers.items()}
         return numbers | {field_id: lower_bound(low) for field_id, (low, _) in self._blobs.items()}
 
     def upper(self) -> dict[int, bytes]:
-        """The upper ones; a column whose greatest value has no short upper bound has none."""
-        numbers = {field_id: _NUMBERS[field_id](high) for field_id, (_, high) in self._numbers.items()}
+        """The upper bounds; a column whose greatest value has no short upper bound has none."""
+        numbers = {field_id: self._encoders[field_id](high) for field_id, (_, high) in self._numbers.items()}
         blobs = {field_id: upper_bound(high) for field_id, (_, high) in self._blobs.items()}
         return numbers | {field_id: bound for field_id, bound in blobs.items() if bound is not None}
 

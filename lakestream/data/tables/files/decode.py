@@ -1,7 +1,7 @@
-"""Slices of the WAL into rows: record batches of Kafka's into record batches of Arrow's.
+"""Decodes slices of the WAL: Kafka record batches to Arrow record batches.
 
-Nothing here loops over records: one compiled walk measures, a second one fills Arrow's buffers. What is done for each
-batch is its CRC and, if it is compressed, its decompression.
+Nothing here loops over records: one compiled walk measures, a second one fills Arrow's buffers. Only the CRC and the
+decompression are done batch by batch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -65,7 +65,7 @@ class WalSlice(NamedTuple):
 
     With `base_offset` STAMPED they carry their own offsets (merged objects); else they count on from it, whatever they
     carry (tick objects). Records outside [first, end) are left out. `append_ms` is the append time of batches that a
-    broker stamped; None if they say it themselves.
+    broker stamped; None if the batches have it themselves.
     """
 
     partition: int
@@ -138,7 +138,7 @@ class _Opened:
         return int(self.bases[0]) if len(self.bases) else 0
 
     def sections(self, max_batch_bytes: int) -> Iterator[_Sections]:
-        """What to walk: all at once if nothing is compressed, else batch by batch, so that few bodies live at once."""
+        """The sections to walk: all at once if nothing is compressed, else batch by batch, which needs less memory."""
         keep = (self.lines[:, B_ATTRIBUTES] & CONTROL == 0) & (self.bases < self.slice.end)
         keep &= self.bases + self.lines[:, B_LAST_DELTA] >= self.slice.first
         lines, bases = self.lines[keep], self.bases[keep]
@@ -201,7 +201,7 @@ def _fitting(lines: Lines, room: int, *, at_least_one: bool) -> int:
 
 
 def _rows(gathered: list[_Sections]) -> Iterator[Decoded]:
-    """The rows of some sections, unless there are none."""
+    """The rows of some sections; yields nothing if there are none."""
     if not gathered:
         return
     lines = np.concatenate([sections.lines for sections in gathered])

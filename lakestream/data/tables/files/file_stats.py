@@ -1,4 +1,4 @@
-"""What is known of a table file besides its rows: plain values, free of Arrow, so that anyone may hold them."""
+"""Statistics of a table file: plain values without Arrow, which every part of Lakestream can hold."""
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ Digests = Mapping[int, Digest]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStats:
-    """What a commit and the index need to know of a file; maps are by field id, bounds in Iceberg's encoding."""
+    """The statistics that a commit and the index need; maps are by field id, bounds in Iceberg's encoding."""
 
     path: str
     rows: int

@@ -1,7 +1,7 @@
-"""A table file, whole: slices of the WAL in, a Parquet file and what is known of it out.
+"""Makes a table file: from slices of the WAL to a Parquet file and its statistics.
 
 The steps have modules of their own: decode (batches -> rows), parquet (rows <-> file), rebuild (rows -> batches),
-arrow_view (digests of rows), schema (the columns), file_stats (plain values).
+arrow_view (digests of rows), stream_columns (the columns), file_stats (plain values).
 """
 
 from collections.abc import Iterable

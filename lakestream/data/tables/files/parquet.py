@@ -1,7 +1,7 @@
 """Parquet files of a table: written with true bounds, and read without I/O of their own.
 
     writer = FileWriter(sink)                 # any file-like sink; row groups go out as they fill up
-    writer.add(rows)                          # record batches of ARROW_SCHEMA
+    writer.add(rows)                          # record batches of the table's columns
     stats = writer.finish(uri)
 
 A reader fetches the tail of the file, then the byte range of a row group, and hands both in.
@@ -18,15 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestream.data.tables.files.arrow_view import Numbers, by_partition, produced_timestamps
-from lakestream.data.tables.files.column_bounds import Bounds
+from lakestream.data.tables.files.column_bounds import ColumnBounds
 from lakestream.data.tables.files.file_stats import Digests, FileStats, Run
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA, LEAF_IDS, conform, field_id_of
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS, StreamColumns, field_id_of
 from lakestream.errors import Corrupt
 
 ROW_GROUP_BYTES = 8 << 20
 """The most raw bytes in a row group (T4), a single larger record aside."""
 ROW_BYTES = 32
-"""What a row weighs beside its bytes: partition, offset, timestamp, flags, lengths."""
+"""Bytes of a row beside its keys and values: partition, offset, timestamp, flags, lengths."""
 FOOTER_GUESS_BYTES = 64 * 1024
 COMPRESSION = "zstd"
 COMPRESSION_LEVEL = 1
@@ -37,18 +37,19 @@ _ENDING = 8
 class FileWriter:
     """Writes one file. Rows are stored in the order in which they come.
 
-    `extra` are columns that somebody added to the table: rows bring them behind those of the stream. `statistics_of`
-    names columns, by their ids, that row groups tell least and greatest of beside those that always do.
+    Rows bring `extra`, the columns that users added to the table, behind those of the stream. Row groups have the least
+    and the greatest value of the record's columns, and of those in `statistics_of` (field ids).
     """
 
     def __init__(
         self, sink: Any, *, row_group_bytes: int = ROW_GROUP_BYTES, extra: Sequence[pa.Field] = (),
-        statistics_of: frozenset[int] = frozenset(),
+        statistics_of: frozenset[int] = frozenset(), columns: StreamColumns = RAW_COLUMNS,
     ) -> None:  # fmt: skip
         self._sink = sink
-        self._schema = pa.schema([*ARROW_SCHEMA, *extra]) if extra else ARROW_SCHEMA
+        self._columns = columns
+        self._schema = columns.with_added(extra)
         self._start = int(sink.tell())
-        told = [path for path in LEAF_IDS if path.startswith("stream_") and "." not in path]
+        told = [path for path in columns.leaf_ids if path.startswith("stream_") and "." not in path]
         told += [field.name for field in self._schema if field_id_of(field) in statistics_of and field.name not in told]
         self._writer = pq.ParquetWriter(
             sink,
@@ -66,12 +67,12 @@ class FileWriter:
         self._row_group_bytes = row_group_bytes
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
-        self._bounds = Bounds()
+        self._bounds = ColumnBounds(columns)
         self._runs: list[list[Run]] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows; whole row groups are written at once."""
-        sizes = np.cumsum(row_sizes(rows))
+        sizes = np.cumsum(row_sizes(rows, self._columns))
         start = 0
         while start < rows.num_rows:
             before = int(sizes[start - 1]) if start else 0
@@ -96,10 +97,11 @@ class FileWriter:
             for group in range(footer.num_row_groups)
             for column in range(footer.num_columns)
         ]
-        column_sizes = dict.fromkeys(LEAF_IDS.values(), 0)
+        leaf_ids = self._columns.leaf_ids
+        column_sizes = dict.fromkeys(leaf_ids.values(), 0)
         for chunk in chunks:
-            if chunk.path_in_schema in LEAF_IDS:
-                column_sizes[LEAF_IDS[chunk.path_in_schema]] += chunk.total_compressed_size
+            if chunk.path_in_schema in leaf_ids:
+                column_sizes[leaf_ids[chunk.path_in_schema]] += chunk.total_compressed_size
         return FileStats(
             path=path,
             rows=footer.num_rows,
@@ -117,7 +119,7 @@ class FileWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        plain = [stream_columns(rows) for rows in self._pending]
+        plain = [self._columns.select(rows) for rows in self._pending]
         for rows in plain:
             self._bounds.add(rows)
         self._runs.append(runs_of(plain))
@@ -129,20 +131,15 @@ class FileWriter:
 def write_parquet(rows: pa.Table, path: str, sink: Any, digests: Digests | None = None) -> FileStats:
     """Write rows, in their order, as one file into an open sink."""
     writer = FileWriter(sink)
-    for one in conform(rows).to_batches():
+    for one in RAW_COLUMNS.conform(rows).to_batches():
         writer.add(one)
     return writer.finish(path, digests)
 
 
-def stream_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of ARROW_SCHEMA out of rows that may have more behind them."""
-    return rows if rows.num_columns == len(ARROW_SCHEMA) else rows.select(ARROW_SCHEMA.names)
-
-
-def row_sizes(rows: pa.RecordBatch) -> Numbers:
-    """How many raw bytes each row has."""
+def row_sizes(rows: pa.RecordBatch, columns: StreamColumns = RAW_COLUMNS) -> Numbers:
+    """The raw bytes of each row."""
     sizes = np.full(rows.num_rows, ROW_BYTES, dtype=np.int64)
-    for name in ("stream_key", "stream_original", "value"):
+    for name in columns.blobs:
         sizes += np.diff(_starts(rows.column(name)))
     headers = rows.column("stream_headers")
     entries = _starts(headers)
@@ -154,7 +151,7 @@ def row_sizes(rows: pa.RecordBatch) -> Numbers:
 
 
 def runs_of(batches: Iterable[pa.RecordBatch]) -> list[Run]:
-    """The runs of one row group: what an index has to know to find an offset or a time in it (T3)."""
+    """The runs of one row group, by which an index finds an offset or a time in it (T3)."""
     found: dict[int, Run] = {}
     for rows in batches:
         if not rows.num_rows:
@@ -215,13 +212,15 @@ def row_group_range(footer: Any, group: int, columns: Sequence[int] | None = Non
     return min(starts), max(ends) - min(starts)
 
 
-def read_row_group(footer: Any, group: int, start: int, data: bytes | bytearray | memoryview) -> pa.Table:
-    """The rows of a row group, with the columns of ARROW_SCHEMA, from the bytes of its range. Raises Corrupt."""
-    return conform(read_whole_row_group(footer, group, start, data))
+def read_row_group(
+    footer: Any, group: int, start: int, data: bytes | bytearray | memoryview, columns: StreamColumns = RAW_COLUMNS
+) -> pa.Table:
+    """The rows of a row group, with the stream's columns, from the bytes of its range. Raises Corrupt."""
+    return columns.conform(read_whole_row_group(footer, group, start, data))
 
 
 def read_whole_row_group(footer: Any, group: int, start: int, data: bytes | bytearray | memoryview) -> pa.Table:
-    """The same with all columns, as they are in the file."""
+    """As `read_row_group`, with all columns as the file has them."""
     try:
         file = pq.ParquetFile(pa.PythonFile(_Window(start, data), mode="r"), metadata=footer, pre_buffer=False)
         return file.read_row_group(group, use_threads=False)
@@ -230,9 +229,9 @@ def read_whole_row_group(footer: Any, group: int, start: int, data: bytes | byte
 
 
 def read_parquet(data: Any) -> pa.Table:
-    """All rows of a file at hand, with the columns of ARROW_SCHEMA. Raises Corrupt."""
+    """All rows of a file at hand, with the columns of RAW_COLUMNS. Raises Corrupt."""
     try:
-        return conform(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False))
+        return RAW_COLUMNS.conform(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False))
     except (pa.ArrowException, OSError) as error:
         raise Corrupt(f"no readable Parquet file: {error}") from error
 
@@ -280,7 +279,7 @@ class _Window:
 
 def _chunk_start(chunk: Any) -> int:
     first: int = chunk.data_page_offset
-    # Some writers say 0 for a dictionary that is not there.
+    # Some writers write 0 for an absent dictionary.
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         first = min(first, chunk.dictionary_page_offset)
     return first

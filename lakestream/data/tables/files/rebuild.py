@@ -1,4 +1,4 @@
-"""Rows of a table into record batches that a consumer takes, byte for byte the records that were produced."""
+"""Rebuilds record batches from rows of a table; each record is byte for byte the one that was produced."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 from fastcrc import crc32
 
 from lakestream.data.tables.files.arrow_view import view_of
-from lakestream.data.tables.files.stream_columns import conform
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.errors import Corrupt
 from lakestream.model.batches import header
 from lakestream.model.batches.compression import compress
@@ -16,7 +16,7 @@ from lakestream.model.kernels import table_batches
 from lakestream.model.kernels.table_batches import P_LENGTH, P_POSITION, P_ROWS
 
 TARGET_BYTES = 256 * 1024
-"""How large a batch becomes before the next one starts: as large as clients like them, small beside a fetch."""
+"""The size at which the next batch starts: large enough for clients, small beside a fetch."""
 SPARE_LINES = 16
 ROWS_AT_ONCE = 1 << 20
 
@@ -34,7 +34,7 @@ def rebuild(
     Offsets without rows are covered by control batches (L31); no batch has a producer (L32). Rows in another order are
     sorted first. Raises Corrupt if an offset has two rows, or lies outside what is asked for.
     """
-    rows = in_order(conform(rows))
+    rows = in_order(RAW_COLUMNS.conform(rows))
     if not rows.num_rows:
         batches, begin, stop = [pa.RecordBatch.from_pylist([], schema=rows.schema)], first or 0, end or 0
     else:
@@ -44,7 +44,7 @@ def rebuild(
 
 
 def in_order(rows: pa.Table) -> pa.Table:
-    """The rows sorted by partition and offset: as they are, in nearly every case (T4)."""
+    """The rows sorted by partition and offset; nearly always they are sorted already (T4)."""
     previous: tuple[int, int] | None = None
     for one in rows.to_batches():
         if not one.num_rows:
@@ -77,7 +77,7 @@ def _written(
     for index, one in enumerate(batches):
         last_offset = one.column("stream_offset")[-1].as_py() if one.num_rows else expected - 1
         stop = end if index == len(batches) - 1 else last_offset + 1
-        # A line for every row and for a gap before it, and more for gaps that are longer than one batch can be.
+        # A line for each row and for a gap before it, and more for gaps longer than one batch can cover.
         room = 2 * one.num_rows + SPARE_LINES + (max(stop - expected, 0) >> 31)
         plan = np.empty((room, table_batches.PLAN_FIELDS), dtype=np.int64)
         sizes = np.empty(one.num_rows, dtype=np.int64)
@@ -94,7 +94,7 @@ def _written(
 
 
 def _finished(buffer: memoryview, places: list[list[int]], codec: int) -> Iterator[memoryview]:
-    """Each batch with its CRC, compressed if it is to be."""
+    """Each batch with its CRC, compressed if a codec is given."""
     crc = crc32.iscsi
     for start, length, rows in places:
         view = buffer[start : start + length]

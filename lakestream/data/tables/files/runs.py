@@ -1,8 +1,8 @@
 """Runs: which offsets of which partition lie in which row group of a data file (T3).
 
 A run is one row of a matrix of integers, so that an index of many files costs little and is built fast. Our manifests
-carry the runs of their files in an entry of their Avro header: whoever knows a manifest knows the runs, without opening
-the files. The entry is derived and droppable; a manifest written by somebody else has none, then the files are asked.
+carry the runs of their files in an entry of their Avro header, so that an index need not open the files. The entry is
+derived and may be dropped; a manifest of another engine has none, and then the files are read.
 """
 
 import base64
@@ -33,7 +33,7 @@ def run_matrix(rows: Sequence[Sequence[int]]) -> "RunMatrix":
 
 
 def runs_of_groups(groups: Sequence[Sequence[Run]]) -> "RunMatrix":
-    """From what the writer of a file tells of its row groups."""
+    """The matrix of the runs that the writer of a file gives for its row groups."""
     return run_matrix(
         [
             (group, run.partition, run.first, run.last, run.max_timestamp, run.rows)
@@ -46,7 +46,7 @@ def runs_of_groups(groups: Sequence[Sequence[Run]]) -> "RunMatrix":
 def runs_of_rows(
     row_group: int, partitions: "NDArray[np.int64]", offsets: "NDArray[np.int64]", timestamps: "NDArray[np.int64]"
 ) -> "RunMatrix":
-    """The runs of a row group out of its rows, in whatever order they are."""
+    """The runs of a row group, from its rows in any order."""
     if not len(partitions):
         return run_matrix([])
     if partitions[0] == partitions[-1] and (partitions == partitions[0]).all():
@@ -66,7 +66,7 @@ def runs_of_rows(
 
 
 def pack_runs(matrices: "Sequence[RunMatrix | None]") -> str:
-    """For the header of a manifest: item i belongs to its entry i; None where nobody knows.
+    """Packs runs for the header of a manifest: item i belongs to entry i; None where the runs are unknown.
 
     Differences of neighbours, column by column, pack to some ten bytes a run.
     """
@@ -80,7 +80,7 @@ def pack_runs(matrices: "Sequence[RunMatrix | None]") -> str:
 
 
 def unpack_runs(text: bytes | str) -> "list[RunMatrix | None]":
-    """An empty list if it is not what we write: then the files are asked."""
+    """Unpacks a header; an empty list if it is not ours: then the files are read."""
     try:
         packed = base64.b64decode(text, validate=True)
         if packed[:1] != VERSION:

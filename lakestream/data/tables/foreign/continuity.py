@@ -1,19 +1,19 @@
-"""Whether a table in somebody else's catalog is still the one that a stream was landed in (T2, T9, T13).
+"""Judges a table in another catalog: whether it is still the one that a stream was landed in (T2, T9, T13).
 
-Nobody asks us there before a commit, so what was done is judged afterwards: the table as it was last found good against
-the table as it is. Our own commits may be among what came between: the state may not know of them yet (T7).
+Another catalog does not ask us before a commit, so commits are judged afterwards: the table as it is now against the
+table as it was last found good. Our own commits may lie between the two, and the state may not know them yet (T7).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lakestream.data.tables.files.file_stats import Digest
-from lakestream.data.tables.foreign.allowed_changes import Refused, judge_form, ours
-from lakestream.data.tables.iceberg.metadata.documents import MAIN, ancestors, main_of, snapshot_of
+from lakestream.data.tables.foreign.allowed_changes import Refused, judge_form, lakestream_properties
 from lakestream.data.tables.iceberg.metadata.schemas import Json
+from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, TableMetadata
 from lakestream.data.tables.iceberg.progress import (
     PROGRESS_PROPERTY,
-    Range,
+    OffsetRange,
     unpack_digests,
     unpack_progress,
     unpack_ranges,
@@ -23,82 +23,84 @@ from lakestream.errors import Corrupt
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
-    """Offsets that are rows and that the state does not know of; without a digest if the summaries are gone."""
+class UnreportedRange:
+    """Offsets that have landed without the state's knowledge; without a digest if the snapshots' summaries are gone."""
 
-    range: Range
+    range: OffsetRange
     digest: Digest | None
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
-    """What came since: whether `main` moved, so that rows have to be judged, and what landed."""
+class ForeignCommits:
+    """The commits since the last look: whether `main` moved, so that rows are judged, and the offsets that landed."""
 
     moved: bool
-    untold: tuple[Untold, ...]
+    untold: tuple[UnreportedRange, ...]
 
     @property
-    def ranges(self) -> list[Range]:
+    def ranges(self) -> list[OffsetRange]:
         return [one.range for one in self.untold]
 
 
-def follow(old: Json, new: Json, landed: Mapping[int, int]) -> Followed:
-    """Judge the metadata; `landed` is the state's progress by partition. Raises Refused, or Corrupt."""
+def judge_commits(old: TableMetadata, new: TableMetadata, landed: Mapping[int, int]) -> ForeignCommits:
+    """Judges the metadata; `landed` is the state's progress by partition. Raises Refused or Corrupt."""
     judge_form(old, new)
     if _kept(old) != _kept(new):
         raise Refused("properties that begin with lakestream. were changed")
     since, whole = _since(old, new)
     grown = _grown(new, landed)
     untold = [_accounted(since, whole, one) for one in grown]
-    return Followed(main_of(old) != main_of(new), tuple(untold))
+    return ForeignCommits(old.main_id != new.main_id, tuple(untold))
 
 
-def rewound(metadata: Json, snapshot_id: int) -> Json:
-    """The table as it was at an earlier snapshot, for want of the metadata file of then. Raises Refused."""
-    if snapshot_of(metadata, snapshot_id) is None:
+def rewound(metadata: TableMetadata, snapshot_id: int) -> TableMetadata:
+    """The table as it was at an earlier snapshot, if only its metadata file is gone. Raises Refused."""
+    if metadata.snapshot(snapshot_id) is None:
         raise Refused("neither its last metadata file nor its last snapshot is known any more: what came since is not")
-    main = {**metadata["refs"].get(MAIN, {"type": "branch"}), "snapshot-id": snapshot_id}
-    return {**metadata, "refs": {**metadata["refs"], MAIN: main}}
+    main = {**metadata.refs.get(MAIN, {"type": "branch"}), "snapshot-id": snapshot_id}
+    return metadata.replaced({"refs": {**metadata.refs, MAIN: main}})
 
 
-def _kept(metadata: Json) -> dict[str, str]:
-    return {name: value for name, value in ours(metadata["properties"]).items() if name != PROGRESS_PROPERTY}
+def _kept(metadata: TableMetadata) -> dict[str, str]:
+    return {
+        name: value for name, value in lakestream_properties(metadata.properties).items() if name != PROGRESS_PROPERTY
+    }
 
 
-def _since(old: Json, new: Json) -> tuple[list[Json], bool]:
+def _since(old: TableMetadata, new: TableMetadata) -> tuple[list[Json], bool]:
     """The snapshots of `main` that are new, oldest first, and whether none of them was expired meanwhile (T9)."""
-    before, after = main_of(old), main_of(new)
-    line = ancestors(new, after)
+    before, after = old.main_id, new.main_id
+    line = new.ancestor_ids(after)
     if before == after:
         return [], True
     if after is None:
         raise Refused("it was emptied or replaced: its main branch is gone")
     whole = before in line if before is not None else _first_of_all(old, new, line)
-    base = snapshot_of(old, before)
+    base = None if before is None else old.snapshot(before)
     if not whole and base is not None:
-        # Expiry cuts the line, and some take the parent's name along. What is left is younger, or it is another line.
-        expired = snapshot_of(new, before) is None and _sequence(new, line[-1]) > base.get("sequence-number", 0)
+        # Expiry cuts the line, and some engines drop the parent's id, too. Snapshots that remain are younger then.
+        expired = new.snapshot(base.snapshot_id) is None and _sequence(new, line[-1]) > base.sequence_number
         if not expired:
             raise Refused(f"its main branch was rolled back or replaced: it does not descend from snapshot {before}")
     newer = line[: line.index(before)] if whole and before is not None else line
-    found = [snapshot_of(new, number) for number in reversed(newer)]
+    found = [new.snapshot_fields(number) for number in reversed(newer)]
     return [snapshot for snapshot in found if snapshot is not None], whole
 
 
-def _first_of_all(old: Json, new: Json, line: Sequence[int]) -> bool:
+def _first_of_all(old: TableMetadata, new: TableMetadata, line: Sequence[int]) -> bool:
     """Whether the line of a table that had no snapshots begins with the first that it got."""
-    return _sequence(new, line[-1]) <= int(old.get("last-sequence-number", 0)) + 1
+    return _sequence(new, line[-1]) <= old.last_sequence_number + 1
 
 
-def _sequence(metadata: Json, snapshot_id: int) -> int:
-    snapshot = snapshot_of(metadata, snapshot_id)
+def _sequence(metadata: TableMetadata, snapshot_id: int) -> int:
+    snapshot = metadata.snapshot(snapshot_id)
     assert snapshot is not None, "a line is made of snapshots"
-    return int(snapshot.get("sequence-number", 0))
+    return snapshot.sequence_number
 
 
-def _grown(new: Json, landed: Mapping[int, int]) -> list[Range]:
-    """What the table's progress has beyond the state's. Raises Refused if it is behind (T9)."""
-    text = new["properties"].get(PROGRESS_PROPERTY)
+def _grown(new: TableMetadata, landed: Mapping[int, int]) -> list[OffsetRange]:
+    """The ranges by which the table's progress is ahead of the state's. Raises Refused if it is behind (T9)."""
+    text = new.properties.get(PROGRESS_PROPERTY)
     if text is None:
         raise Refused(f"its property {PROGRESS_PROPERTY} is gone")
     progress = {partition: each.end for partition, each in unpack_progress(text).items()}
@@ -111,13 +113,14 @@ def _grown(new: Json, landed: Mapping[int, int]) -> list[Range]:
     known = landed.keys()
     if strange := sorted(progress.keys() - known):
         raise Refused(f"its progress knows a partition {strange[0]} that the topic does not have")
-    return [Range(number, landed[number], end) for number, end in sorted(progress.items()) if end > landed[number]]
+    further = ((number, end) for number, end in sorted(progress.items()) if end > landed[number])
+    return [OffsetRange(number, landed[number], end) for number, end in further]
 
 
-def _accounted(since: Sequence[Json], whole: bool, grown: Range) -> Untold:
+def _accounted(since: Sequence[Json], whole: bool, grown: OffsetRange) -> UnreportedRange:
     """What our commits landed of a partition, as one range. Raises Refused if something else moved its progress."""
     if not whole:
-        return Untold(grown, None)
+        return UnreportedRange(grown, None)
     at: int | None = None
     start, total = grown.start, Digest()
     known = True
@@ -140,4 +143,4 @@ def _accounted(since: Sequence[Json], whole: bool, grown: Range) -> Untold:
         raise Refused(f"its progress in partition {grown.partition} was moved by somebody else")
     if total.records > grown.end - start:
         raise Corrupt("a snapshot's digests count more records than it landed")
-    return Untold(Range(grown.partition, start, grown.end), total if known else None)
+    return UnreportedRange(OffsetRange(grown.partition, start, grown.end), total if known else None)

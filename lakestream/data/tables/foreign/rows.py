@@ -1,4 +1,4 @@
-"""Whether a foreign commit leaves a stream's rows what they are: some may be gone or changed, none may be new (T13).
+"""Judges the rows of another engine's commit: rows may be removed or changed, none may be added (T13).
 
 Two snapshots are compared by the files that differ. In those, each (partition, offset) that is live after has to have
 been live before, and to be there once: so DELETE, UPDATE and rewrites pass, INSERT and a rewrite that brings deleted
@@ -22,7 +22,7 @@ from lakestream.data.tables.iceberg.manifests.files import (
     read_manifest_list,
 )
 from lakestream.data.tables.iceberg.metadata.schemas import Json
-from lakestream.data.tables.iceberg.progress import Range
+from lakestream.data.tables.iceberg.progress import OffsetRange
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Rejected
 from lakestream.model.catalog.names import canonical, within
@@ -65,7 +65,7 @@ class Contents:
 
 
 def judge_rows(
-    store: TableStore, folder: str, old: Json | None, new: Json, random: Random, landed: Sequence[Range] = ()
+    store: TableStore, folder: str, old: Json | None, new: Json, random: Random, landed: Sequence[OffsetRange] = ()
 ) -> None:
     """Compare two snapshots of one table. Raises Refused; Retry, Missing or Corrupt if they cannot be read.
 
@@ -98,9 +98,10 @@ def judge_rows(
 
 
 def judge_aside(store: TableStore, folder: str, snapshot: Json) -> None:
-    """A snapshot beside `main`, on a branch say: its rows are its own affair, but its files are the table's only.
+    """Judges a snapshot that is not on `main`, for example on a branch: any rows, but files in the table's folder only.
 
-    When it expires, what it alone leads to is deleted. Raises Refused; Retry, Missing or Corrupt if it cannot be read.
+    When it expires, the files that only this snapshot names are deleted. Raises Refused; Retry, Missing or Corrupt if
+    it cannot be read.
     """
     manifests: dict[str, list[File]] = {}
     found = contents(store, snapshot, manifests)
@@ -143,12 +144,12 @@ def _file(entry: dict[str, Any]) -> File:
 
 
 def _bound(file: dict[str, Any], name: str) -> bytes:
-    """What a delete file says of the paths in it; nothing if it does not."""
+    """The bound of the paths in a delete file; empty if the manifest has none."""
     return next((bytes(pair["value"]) for pair in file.get(name) or () if pair["key"] == _PATH_ID), b"")
 
 
 def _touched(store: TableStore, deletes: Iterable[File]) -> set[str]:
-    """The data files that these delete files speak of."""
+    """The data files that these delete files name."""
     found: set[str] = set()
     for file in deletes:
         if file.content != POSITION_DELETES:
@@ -159,7 +160,7 @@ def _touched(store: TableStore, deletes: Iterable[File]) -> set[str]:
 
 
 class Side:
-    """One of the two snapshots, as far as it differs from the other: its live rows."""
+    """The live rows of one of the two snapshots, in the files by which it differs from the other."""
 
     def __init__(self, store: TableStore, contents: Contents, files: list[File]) -> None:
         self._store = store
@@ -210,8 +211,8 @@ def _packed(file: File, batch: Any) -> "Keys":
     return packed
 
 
-def _compare(before: Side, after: Side, random: Random, landed: Sequence[Range]) -> None:
-    """Every row after was there before or has landed since, and is there once."""
+def _compare(before: Side, after: Side, random: Random, landed: Sequence[OffsetRange]) -> None:
+    """Raises Refused unless every live row was live before or has landed since, and exists once."""
     rows = before.rows + after.rows
     if rows > ROWS_AT_ONCE:
         seeds = [np.uint64(random.getrandbits(64) | 1) for _ in range(4)]

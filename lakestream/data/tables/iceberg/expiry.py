@@ -1,4 +1,4 @@
-"""Which snapshots a commit expires, and which files nobody can reach afterwards (T11)."""
+"""Which snapshots a commit expires, and which files nothing leads to afterwards (T11)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -6,28 +6,28 @@ from dataclasses import dataclass
 
 from lakestream.data.tables.iceberg.manifests.files import Manifest, ManifestFile
 from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, SnapshotHead, TableMetadata
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import THINNED_TAG, SnapshotHistory
 from lakestream.errors import Missing
 from lakestream.model.catalog.names import METADATA_SUFFIX, canonical, is_own_version, within
 
 EXPIRED_AT_ONCE = 16
-"""Expiry reads the lists of what goes; a few at a time keep that off most commits."""
+"""Snapshots that expire together: expiry reads their manifest lists, which most commits should not have to do."""
 PATIENCE = 1.25
-"""A table that commits rarely expires when the oldest snapshot is so many times as old as it should get."""
+"""A table with few commits expires snapshots when the oldest is so many times as old as it should get."""
 DEFAULT_AGE_MS = 3_600_000
 AGE_PROPERTY = "history.expire.max-snapshot-age-ms"
 
 
 def to_expire(
     metadata: TableMetadata, now_ms: int, protected: frozenset[int] = frozenset(), older_than_ms: int | None = None,
-    history: History | None = None,
+    history: SnapshotHistory | None = None,
 ) -> frozenset[int]:  # fmt: skip
-    """Ids of snapshots to drop now. What a branch or tag names stays, and so does what the caller protects (T16).
+    """Ids of snapshots to expire now. Snapshots that a branch or tag names stay, and those in `protected` (T16).
 
-    `older_than_ms`: somebody asked, so that the table's own age does not count, nor whether it is worth while.
-    `history`: what stays of the snapshots that are not too old; all of them without it.
+    `older_than_ms`: the age of a request; then neither the table's own age counts, nor whether it is worth while.
+    `history`: which of the snapshots that are not too old stay; all of them without it.
     """
-    # Snapshots are in the order of their making: a young table finds the first one young enough, and looks no further.
+    # Snapshots are in the order of their making: if the first is young enough, all are.
     asked = older_than_ms is not None
     age_ms = older_than_ms if older_than_ms is not None else _number(metadata, AGE_PROPERTY, DEFAULT_AGE_MS)
     history = None if asked else history
@@ -35,7 +35,7 @@ def to_expire(
     if not metadata.snapshots or metadata.snapshots[0].timestamp_ms >= now_ms - whole_ms:
         return frozenset()
     stay = _staying(metadata, now_ms, age_ms, whole_ms) | protected
-    # What comes after a protected one stays too: the way back to it must not be broken.
+    # Snapshots after a protected one stay too: the line of parents back to it must not be broken.
     first = next((at for at, head in enumerate(metadata.snapshots) if head.snapshot_id in protected), None)
     early = metadata.snapshots[:first]
     old = [(head, age_ms) for head in early if head.timestamp_ms < now_ms - age_ms]
@@ -44,7 +44,9 @@ def to_expire(
         old += [pair for pair in history.to_thin(metadata.line, now_ms) if pair[0].snapshot_id in judged]
         removed = history.before_removal(metadata.line, now_ms)
         old += [(head, history.removed_ms) for head in removed if head.snapshot_id in judged]
-    # What goes for one reason goes together: of neighbours the same lists and manifests have to be read.
+        beside = history.beside(metadata, now_ms)
+        old += [(head, history.removed_ms) for head in beside if head.snapshot_id in judged]
+    # Neighbours that go for one reason go together: the same lists and manifests are read for them.
     going: dict[int, list[SnapshotHead]] = {}
     for head, since_ms in old:
         if head.snapshot_id not in stay:
@@ -59,9 +61,9 @@ def to_expire(
 
 
 def _staying(metadata: TableMetadata, now_ms: int, age_ms: int, whole_ms: int) -> set[int]:
-    """What branches and tags keep; of `main` only the youngest, unless it says more itself."""
+    """Snapshots that branches and tags keep; of `main` only the newest, unless `main` itself keeps more."""
     least = _number(metadata, "history.expire.min-snapshots-to-keep", 1)
-    stay = {ref["snapshot-id"] for ref in metadata.refs.values()}
+    stay = {ref["snapshot-id"] for name, ref in metadata.refs.items() if name != THINNED_TAG}
     for name, ref in metadata.refs.items():
         if ref.get("type") == "branch":
             keep = int(ref.get("min-snapshots-to-keep") or least)
@@ -88,7 +90,7 @@ def _number(metadata: TableMetadata, name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How expiry looks into a table's files."""
+    """The reads that expiry makes of a table's files."""
 
     manifests: Callable[[str], list[ManifestFile]]
     manifest: Callable[[ManifestFile], Manifest]
@@ -97,12 +99,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Expired snapshots that follow one another, and the lists that speak for all snapshots that stay."""
+    """Expired neighbours, and the snapshots whose manifests stand for all snapshots that stay."""
 
     gone: Sequence[SnapshotHead]
     beside: Sequence[SnapshotHead]
     appended: bool
-    """Nothing but our own appends lies between the first of them and what stays after them: no file went."""
+    """Only our own appends lie between the first of them and the next that stays: no file was removed."""
     on_line: bool
 
 
@@ -111,11 +113,11 @@ def unreachable(
 ) -> list[str]:
     """Files that only the expired snapshots reached: manifest lists, manifests, data and delete files.
 
-    Another engine has written some of these snapshots, so a path may name anything (see `own_files`), and one file may
-    have several spellings: they count as one.
+    Other engines write snapshots too: a path in them may name any file (see `own_files`), and one file may have several
+    spellings, which count as one.
 
-    `committed` is the list of the snapshot that is being committed, which is not in `metadata` yet. Raises Missing if
-    a file of a snapshot that stays cannot be read: then nothing may be judged.
+    `committed`: the manifests of the snapshot that is being committed, which is not in `metadata` yet. Raises Missing
+    if a file of a snapshot that stays cannot be read: then no file may be deleted.
     """
     found: list[str] = []
     known: dict[str, list[ManifestFile]] = {}
@@ -127,16 +129,16 @@ def unreachable(
         if not run.on_line:
             remaining.update((canonical(listed.path), listed) for listed in committed)
         found += _left(run, remaining, reading)
-    # Whatever a snapshot that goes may say, what one that stays is known to need is not deleted.
+    # A file that a snapshot is known to need stays, whatever the expired snapshots say.
     needed = {canonical(head.manifest_list) for head in metadata.snapshots if head.snapshot_id not in expired}
     needed |= {canonical(listed.path) for manifests in [*known.values(), committed] for listed in manifests}
     return [path for path in found if canonical(path) not in needed]
 
 
 def _runs(metadata: TableMetadata, expired: frozenset[int], reading: Reading) -> Iterator[_Run]:
-    """On the line of `main` what left never comes back, so the snapshots before and after a run speak for all of it.
+    """On the line of `main` a removed file never comes back, so the snapshots before and after a run stand for all.
 
-    Those that are not on the line, of branches above all, are asked each time; and if one of these goes, all are.
+    Snapshots off the line, such as those of branches, are read each time; if one of them expires, all are read.
     """
     line = metadata.line
     on_line = {head.snapshot_id for head in line}
@@ -152,7 +154,7 @@ def _runs(metadata: TableMetadata, expired: frozenset[int], reading: Reading) ->
             run.append(head)
             continue
         if run:
-            # What lay between two of them and went before may have been the snapshot that took a file away.
+            # A snapshot between two of them that expired earlier may have removed a file.
             later = zip(run, [*run[1:], head], strict=True)
             appended = all(
                 two.parent_snapshot_id == one.snapshot_id and reading.is_our_append(two.snapshot_id)
@@ -160,7 +162,7 @@ def _runs(metadata: TableMetadata, expired: frozenset[int], reading: Reading) ->
             )
             yield _Run(run, [*before, head, *aside], appended, True)
         before, run = [head], []
-    assert not run, "what main is at does not expire"
+    assert not run, "the current snapshot of main does not expire"
 
 
 def _left(run: _Run, remaining: Mapping[str, ManifestFile], reading: Reading) -> list[str]:
@@ -170,8 +172,8 @@ def _left(run: _Run, remaining: Mapping[str, ManifestFile], reading: Reading) ->
     found = [head.manifest_list for head in run.gone if head.manifest_list] + sorted(left)
     if run.appended or not left:
         return found
-    # A file lies in one manifest of a snapshot, so one that all of these had names none of the files that are left.
-    # Whether it is so in a snapshot beside `main` was perhaps never judged.
+    # A file is in one manifest of a snapshot, so a manifest that all of these had names none of the files left.
+    # Snapshots off the line of `main` may never have been judged for that.
     each = [{canonical(listed.path) for listed in manifests} for manifests in lists if manifests]
     common = set.intersection(*each) if run.on_line else set()
     still = _files([reading.manifest(listed) for path, listed in remaining.items() if path not in common])
@@ -179,7 +181,7 @@ def _left(run: _Run, remaining: Mapping[str, ManifestFile], reading: Reading) ->
 
 
 def own_files(location: str, paths: Iterable[str]) -> list[str]:
-    """Those that a table may delete when it lets snapshots go: in its folder, and not one of its metadata files."""
+    """The paths that expiry of a table may delete: in the table's folder, and no metadata files."""
     return [
         path
         for path in paths
@@ -188,12 +190,12 @@ def own_files(location: str, paths: Iterable[str]) -> list[str]:
 
 
 def own_versions(location: str, versions: Iterable[str]) -> list[str]:
-    """Metadata files that a table may delete: its metadata-log may name anything, its metadata folder is its own."""
+    """The metadata files that a table may delete: its metadata log may name any file, so only those in its folder."""
     return [version for version in versions if is_own_version(location, version)]
 
 
 def _known(head: SnapshotHead, reading: Reading) -> list[ManifestFile]:
-    """Somebody may have removed it already, and with it our knowledge of what it named: orphans are swept elsewhere."""
+    """The manifests of a snapshot; none if an engine has deleted its list. The search for orphans finds their files."""
     try:
         return reading.manifests(head.manifest_list) if head.manifest_list else []
     except Missing:

@@ -1,4 +1,4 @@
-"""The live files of a table at one snapshot, as its care sees them: how large, which offsets, who deletes in them."""
+"""The live files of a table at one snapshot, for its care: size, offsets, and the delete files that apply."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ GetAll = Callable[[list[str]], list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PartitionSpan:
     """The rows of one partition in a file: offsets [first, last]."""
 
     partition: int
@@ -45,13 +45,13 @@ class LiveFile:
     sequence: int
     spec_id: int
     place: str
-    """Where a user's partition spec put it; empty if none did."""
-    spans: tuple[Span, ...] | None
-    """By partition; None if the manifest does not tell (somebody else wrote it)."""
+    """Its partition by a user's spec; empty without one."""
+    spans: tuple[PartitionSpan, ...] | None
+    """The rows by partition; None if another engine wrote the manifest, which does not say."""
     groups: int = 0
-    """How many row groups it has; 0 if the manifest does not tell."""
+    """The number of row groups; 0 if the manifest does not say."""
     sort_order_id: int = 0
-    """The order in which it says that its rows are."""
+    """The id of the sort order of its rows, as the manifest says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class LiveFiles:
     deletes: tuple[DeleteFile, ...]
 
     def deletes_of(self, file: LiveFile) -> list[DeleteFile]:
-        """The delete files that may speak of a data file."""
+        """The delete files that may delete rows of a data file."""
         return [one for one in self.deletes if one.may_touch(file.path, file.sequence)]
 
 
@@ -106,15 +106,16 @@ def _live_file(entry: dict[str, Any], spec_id: int, runs: "RunMatrix | None") ->
     )
 
 
-def spans_of(runs: "RunMatrix") -> tuple[Span, ...]:
+def spans_of(runs: "RunMatrix") -> tuple[PartitionSpan, ...]:
     """The runs of all row groups, joined by partition."""
-    found: list[Span] = []
+    found: list[PartitionSpan] = []
     for partition in np.unique(runs[:, PARTITION]).tolist():
         own = runs[runs[:, PARTITION] == partition]
-        found.append(Span(partition, int(own[:, FIRST].min()), int(own[:, LAST].max()), int(own[:, ROWS].sum())))
+        first, last, rows = int(own[:, FIRST].min()), int(own[:, LAST].max()), int(own[:, ROWS].sum())
+        found.append(PartitionSpan(partition, first, last, rows))
     return tuple(found)
 
 
 def partitions_of(files: Sequence[LiveFile]) -> set[int]:
-    """The partitions that some files hold, as far as it is known."""
+    """The partitions of which the files hold rows, as far as the manifests say."""
     return {span.partition for file in files for span in file.spans or ()}

@@ -1,4 +1,4 @@
-"""What a table's kept snapshots pin: files that only they lead to, and the current one does not."""
+"""The files that a table's older snapshots pin: only they lead to them, and the current snapshot does not."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ GetAll = Callable[[Sequence[str]], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """Data and delete files, and the manifests and lists that name them."""
+    """Numbers and sizes: data and delete files, and the manifests and lists that name them."""
 
     files: int
     bytes: int
@@ -27,7 +27,10 @@ class Pinned:
 
 
 def pinned(store: TableStore, metadata: TableMetadata) -> Pinned:
-    """Blocking: all manifest lists and most manifests are read. Raises Missing if one of them has just gone."""
+    """Reads all manifest lists and most manifests, blocking. Raises Missing if one of them has just gone.
+
+    Eight threads are 7 times as fast on a store that answers in 10 ms (bench/table_threads.py).
+    """
     current = metadata.current
     if current is None:
         return Pinned(0, 0, 0)

@@ -15,8 +15,8 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
-    """What a table holds of a partition: all below `end`, and the ranges above it that an open transaction left behind.
+class LandedOffsets:
+    """The offsets of a partition that a table holds: all below `end`, and ranges above an open transaction's records.
 
     A range is (start, end), its end not in it.
     """
@@ -26,30 +26,30 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Offsets of one partition that a commit lands, or that are known to hold nothing to land; `end` is not in it."""
+class OffsetRange:
+    """Offsets [start, end) of one partition that a commit lands, or that are known to hold no records."""
 
     partition: int
     start: int
     end: int
 
 
-Progress = Mapping[int, Landed]
+Progress = Mapping[int, LandedOffsets]
 
 
-def advance(progress: Progress, ranges: Sequence[Range]) -> dict[int, Landed]:
+def advance(progress: Progress, ranges: Sequence[OffsetRange]) -> dict[int, LandedOffsets]:
     """The progress after a commit. Raises ValueError if a range was landed before, in part or whole (T7).
 
-    A range may begin above the progress, where the log start has moved: what lies below it is no record any more.
+    A range may begin above the progress if the log start has moved: no records are left below it.
     """
     advanced = dict(progress)
     for each in ranges:
-        before = advanced.get(each.partition, Landed(0))
+        before = advanced.get(each.partition, LandedOffsets(0))
         if each.start < before.end or each.end < each.start:
             raise ValueError(
                 f"partition {each.partition}: [{each.start}, {each.end}) does not follow the progress {before.end}"
             )
-        advanced[each.partition] = Landed(each.end, tuple(over for over in before.above if over[1] > each.end))
+        advanced[each.partition] = LandedOffsets(each.end, tuple(over for over in before.above if over[1] > each.end))
     return advanced
 
 
@@ -67,10 +67,10 @@ def pack_progress(progress: Progress) -> str:
     return _pack(numbers)
 
 
-def unpack_progress(text: str) -> dict[int, Landed]:
+def unpack_progress(text: str) -> dict[int, LandedOffsets]:
     """Raises Corrupt: a progress that cannot be read must never be taken for none."""
     numbers = iter(_unpack(text))
-    progress: dict[int, Landed] = {}
+    progress: dict[int, LandedOffsets] = {}
     partition = 0
     try:
         for _ in range(next(numbers)):
@@ -81,7 +81,7 @@ def unpack_progress(text: str) -> dict[int, Landed]:
                 start = at + next(numbers)
                 at = start + next(numbers)
                 above.append((start, at))
-            progress[partition] = Landed(end, tuple(above))
+            progress[partition] = LandedOffsets(end, tuple(above))
     except StopIteration:
         raise Corrupt("a table's progress ends too soon") from None
     if next(numbers, None) is not None:
@@ -89,7 +89,7 @@ def unpack_progress(text: str) -> dict[int, Landed]:
     return progress
 
 
-def pack_ranges(ranges: Sequence[Range]) -> str:
+def pack_ranges(ranges: Sequence[OffsetRange]) -> str:
     """The ranges of one commit, for its snapshot's summary."""
     numbers = [len(ranges)]
     for each in ranges:
@@ -97,13 +97,13 @@ def pack_ranges(ranges: Sequence[Range]) -> str:
     return _pack(numbers)
 
 
-def unpack_ranges(text: str) -> list[Range]:
+def unpack_ranges(text: str) -> list[OffsetRange]:
     numbers = _unpack(text)
     if not numbers or len(numbers) != 1 + 3 * numbers[0]:
         raise Corrupt("a snapshot's ranges are cut")
     rest = numbers[1:]
     return [
-        Range(partition, start, start + length)
+        OffsetRange(partition, start, start + length)
         for partition, start, length in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
     ]
 

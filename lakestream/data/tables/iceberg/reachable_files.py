@@ -1,10 +1,9 @@
-"""Every file that a table's metadata leads to: what is in its folder beside these is nobody's, or not yet anybody's."""
+"""All files that a table's metadata leads to. Other files in its folder are orphans, or not committed yet."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 
 from lakestream.data.tables.iceberg.manifests.files import ManifestFile, read_manifest, read_manifest_list
-from lakestream.data.tables.iceberg.metadata.schemas import Json
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing, Rejected, Retry
@@ -13,17 +12,15 @@ from lakestream.model.catalog.names import canonical, root_of
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties by which a table names further folders for its files."""
 _UNREADABLE = (Missing, Corrupt, Rejected, KeyError, TypeError, AttributeError, ValueError)
-"""A file may be gone, damaged, elsewhere, or Avro and yet no manifest, and its name may be no name."""
+"""A file may be gone, damaged, outside the store, or Avro but no manifest, and its name may be no valid name."""
 
 
-def reachable(
-    store: TableStore, location: str, metadata: TableMetadata, *, leaving: bool = False
-) -> set[str]:
+def reachable(store: TableStore, location: str, metadata: TableMetadata, *, leaving: bool = False) -> set[str]:
     """The files of all snapshots and the metadata files that are kept. Raises Missing if a part of it is not there.
 
-    They are spelled as stores list them, however an engine has written them.
+    URIs are spelled as stores list them, however an engine has spelled them.
 
-    `leaving`: also files that manifests name as removed, which nobody reads any more, but which may have their grace.
+    `leaving`: also files that manifests name as removed. New readers do not need them, but they may be in their grace.
     """
     found = {location, *(one["metadata-file"] for one in metadata.value("metadata-log", []))}
     for name in ("statistics", "partition-statistics"):
@@ -41,22 +38,22 @@ def reachable(
 
 
 def reachable_from(store: TableStore, location: str) -> set[str]:
-    """The same, of the table whose metadata file this is."""
+    """The reachable files of the table with this metadata file."""
     return reachable(store, location, TableMetadata.parse(store.get(location)))
 
 
-def still_reachable(store: TableStore, location: str, metadata: Json, *, last: bool = False) -> set[str]:
+def still_reachable(store: TableStore, location: str, metadata: TableMetadata, *, last: bool = False) -> set[str]:
     """What can be found of a table of any format version, although a part of it may be gone or damaged already.
 
-    Raises Retry if a file cannot be read now. `last`: no later look comes, so such a file counts as damaged; the
-    snapshot that names the file may be forged, and the file a folder.
+    Raises Retry if a file cannot be read now. `last`: there is no later attempt, so such a file counts as damaged. The
+    snapshot that names it may be forged, and the file may be a folder.
     """
     unreadable = (*_UNREADABLE, Retry) if last else _UNREADABLE
-    found = {location, *(one["metadata-file"] for one in metadata["metadata-log"])}
+    found = {location, *(one["metadata-file"] for one in metadata.value("metadata-log"))}
     for name in ("statistics", "partition-statistics"):
-        found.update(path for one in metadata.get(name) or [] if isinstance(path := one.get("statistics-path"), str))
+        found.update(path for one in metadata.value(name) or [] if isinstance(path := one.get("statistics-path"), str))
     manifests: dict[str, ManifestFile] = {}
-    for snapshot in metadata["snapshots"]:
+    for snapshot in metadata.value("snapshots"):
         listed = snapshot.get("manifest-list")
         if isinstance(listed, str):
             found.add(listed)
@@ -74,7 +71,7 @@ def _named(store: TableStore, listed: ManifestFile) -> Iterator[str]:
         yield entry["data_file"]["file_path"]
 
 
-def occupied(location: str, metadata: Json) -> tuple[str, ...]:
+def occupied(location: str, metadata: TableMetadata) -> tuple[str, ...]:
     """All folders that a table has files in, or may have: its metadata file is at `location`."""
-    named = (metadata["properties"][name] for name in PATHS if name in metadata["properties"])
-    return tuple({canonical(folder).rstrip("/") for folder in (root_of(location), metadata["location"], *named)})
+    named = (metadata.properties[name] for name in PATHS if name in metadata.properties)
+    return tuple({canonical(folder).rstrip("/") for folder in (root_of(location), metadata.location, *named)})

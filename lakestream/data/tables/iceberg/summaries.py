@@ -1,4 +1,4 @@
-"""Snapshot summaries: what a commit changed and what the table holds since, in Iceberg's words and ours."""
+"""Snapshot summaries: the changes of a commit and the totals of the table, in Iceberg's keys and our own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from lakestream.data.tables.iceberg.manifests.files import DATA, EQUALITY_DELETE
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 
 RANGES_KEY = "lakestream.ranges"
-"""The offsets that a commit landed (T6). No other commit has it."""
+"""Key of the offsets that a commit landed (T6). Only landings have it."""
 DIGESTS_KEY = "lakestream.digests"
-"""How many records these were, with which hashes (T16): for the state, if it was not told. In other catalogs only."""
+"""Key of their numbers and hashes (T16), for a state that was not told. Only in external catalogs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a commit does. A file is (content, rows, bytes)."""
+    """The changes of a commit. A file is (content, rows, bytes)."""
 
     operation: str
     added: Sequence[tuple[int, int, int]] = ()
@@ -23,11 +23,11 @@ class Changes:
 
 
 RECENT_MAX = 64
-"""How far back a commit looks for others' snapshots; care looks at all."""
+"""How many snapshots back a commit looks for those of other engines; care looks at all."""
 CARE_KEY = "lakestream.care"
-"""What we did to a table beside landing. No other commit has it."""
+"""Key of the job of care that made a commit. Only commits of care have it."""
 OPTIMIZE = "optimize"
-"""The care that takes no row away."""
+"""The job of care that removes no row."""
 
 
 def is_ours(summary: Mapping[str, str]) -> bool:
@@ -35,9 +35,9 @@ def is_ours(summary: Mapping[str, str]) -> bool:
 
 
 def accounted_after(before: TableMetadata, accounted: int, after: TableMetadata) -> int:
-    """Up to which sequence number all is accounted for once our commit has won; 0 if others' snapshots still wait.
+    """Up to which sequence number all is accounted for once our commit has won; 0 if other engines' snapshots wait.
 
-    That of `main`: snapshots of a branch may be later ones, and come to be of `main` when it is moved to them.
+    Only `main` counts: later snapshots of a branch become `main`'s when `main` is moved to them.
     """
     heads = {head.snapshot_id: head for head in before.snapshots[-RECENT_MAX:]}
     at = before.current_snapshot_id
@@ -54,7 +54,7 @@ def is_our_append(summary: Mapping[str, str]) -> bool:
 
 
 def summary_after(before: Mapping[str, str], changes: Changes) -> dict[str, str]:
-    """The summary of the new snapshot; totals count on from the one before, where it has them."""
+    """The summary of the new snapshot; totals continue those of the one before, where it has them."""
     counts = {
         "added-data-files": _files(changes.added, DATA),
         "added-records": _rows(changes.added, DATA),
@@ -79,10 +79,10 @@ def summary_after(before: Mapping[str, str], changes: Changes) -> dict[str, str]
         for name, difference in moved.items()
         if not before or before.get(name, "").isdecimal()
     }
-    told = {name: str(count) for name, count in counts.items() if count} | {
+    values = {name: str(count) for name, count in counts.items() if count} | {
         name: str(total) for name, total in totals.items()
     }
-    return {"operation": changes.operation, **told, **changes.notes}
+    return {"operation": changes.operation, **values, **changes.notes}
 
 
 def _files(files: Sequence[tuple[int, int, int]], content: int) -> int:

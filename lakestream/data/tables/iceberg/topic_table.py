@@ -1,4 +1,4 @@
-"""A topic's table at its birth: schema, properties, and what binds it to its topic (T1, T2, T4, T11, T14)."""
+"""A new table of a topic: schema, properties, and the property that binds it to the topic (T1, T2, T4, T11, T14)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +10,15 @@ from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, pack_prog
 
 TOPIC_ID_PROPERTY = "lakestream.topic-id"
 MAKER_PROPERTY = "lakestream.maker"
-"""The member and the epoch that made the table: what was never bound can be told by it (T12)."""
+"""The member and the epoch that made the table: a sweep finds abandoned tables by it (T12)."""
 RESERVED_PREFIX = "lakestream."
 """Properties that only we may set (T13)."""
 LAST_RESERVED_COLUMN_ID = 99
-"""Columns that are added later get ids from 100 on, so that stream columns never collide with them."""
+"""Columns that users add get ids from 100 on, so that stream columns never collide with them."""
 FIRST_PARTITION_FIELD_ID = 1000
 UNPARTITIONED = 0
 STREAM_ORDER = 0
-"""None is declared, though our files are sorted: engines refuse to write to tables that declare one (decision 0005)."""
+"""No order is declared, though our files are sorted: engines refuse to write to tables with one (decision 0005)."""
 ROW_GROUP_BYTES = 8 * 1024 * 1024
 SNAPSHOT_AGE_MS = 3_600_000
 CLEAN_UP = "write.metadata.delete-after-commit.enabled"
@@ -27,22 +27,22 @@ METADATA_VERSIONS = 20
 """Older metadata files that are kept: enough for readers that hold one, few enough for a commit every few seconds."""
 
 PROPERTIES: Mapping[str, str] = {
-    # Iceberg keeps metrics for the first 100 columns only, and for those of a user's schema as he likes (T1). Whole
-    # bounds of keys would put keys of any size into every manifest: their first bytes do.
+    # Iceberg keeps metrics for the first 100 columns only; a user sets them for columns of his own (T1). Bounds hold
+    # the first bytes of keys: whole keys of any size would be in every manifest.
     "write.metadata.metrics.column.stream_partition": "full",
     "write.metadata.metrics.column.stream_offset": "full",
     "write.metadata.metrics.column.stream_timestamp": "full",
     "write.metadata.metrics.column.stream_flags": "full",
     "write.metadata.metrics.column.stream_key": "truncate(16)",
     "write.metadata.metrics.column.stream_original": "counts",
-    # Small row groups, in the rewrites of others too: one fetch of a consumer reads one of them (T4).
+    # Small row groups, also in rewrites by other engines: one fetch of a consumer reads one of them (T4).
     "write.parquet.row-group-size-bytes": str(ROW_GROUP_BYTES),
     "write.parquet.compression-codec": "zstd",
     # With the default (serializable) a DELETE on a topic that is written to never gets through (T14).
     "write.delete.isolation-level": "snapshot",
     "write.update.isolation-level": "snapshot",
     "write.merge.isolation-level": "snapshot",
-    # Landings come every few seconds, or faster: who loses a race against one tries again, soon and often enough.
+    # Landings come every few seconds or faster: an engine that loses a race tries again, soon and often enough.
     "commit.retry.num-retries": "30",
     "commit.retry.min-wait-ms": "50",
     "commit.retry.max-wait-ms": "1000",
@@ -54,6 +54,11 @@ PROPERTIES: Mapping[str, str] = {
     # A commit every few seconds writes the whole history each time: packed it is an eighth.
     CODEC_PROPERTY: GZIP,
 }
+
+
+def maker(member: int, epoch: int) -> str:
+    """A member and its epoch, as MAKER_PROPERTY and the names of manifests and their lists hold them."""
+    return f"{member}-{epoch}"
 
 
 def versions_max(properties: Mapping[str, str]) -> int:
@@ -73,7 +78,7 @@ def new_topic_table(
 ) -> TableMetadata:
     """The metadata of an empty table. Members of the first feature level cannot read packed metadata files."""
     schema = topic_schema()
-    return TableMetadata.of(
+    return TableMetadata(
         {
             "format-version": 2,
             "table-uuid": table_uuid,
@@ -107,10 +112,10 @@ def new_topic_table(
 
 
 def topic_schema() -> dict[str, Any]:
-    """The stream columns and the value, as Iceberg's metadata says them."""
-    from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+    """The schema of the stream columns and the value, as Iceberg's metadata holds it."""
+    from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 
-    return {"type": "struct", "fields": [_column(field) for field in ARROW_SCHEMA]}
+    return {"type": "struct", "fields": [_column(field) for field in RAW_COLUMNS.schema]}
 
 
 def _column(field: Any) -> dict[str, Any]:

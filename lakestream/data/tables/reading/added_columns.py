@@ -1,7 +1,7 @@
-"""Columns that users added to a stream's table (T13): which there are now, and what files of any age have of them.
+"""The columns that users added to a stream's table (T13): those of today, and how older files hold them.
 
-Iceberg knows a column by its id: files keep the name and the type that it had when they were written, and have nothing
-of a column that is younger than they are. Rows are brought to what the table says today, inside of nested columns too.
+Iceberg knows a column by its id: a file keeps the name and the type of the day when it was written, and lacks younger
+columns. Rows are converted to the names and types of today, inside of nested columns, too.
 """
 
 from collections.abc import Sequence
@@ -11,24 +11,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA, NAMES, added_fields, conform, field_id_of
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS, StreamColumns, field_id_of
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.errors import Corrupt
 
 
-def added_columns(metadata: TableMetadata) -> list[pa.Field]:
+def added_columns(metadata: TableMetadata, columns: StreamColumns = RAW_COLUMNS) -> list[pa.Field]:
     """The columns that are none of the stream's, with their ids, in the order of the table.
 
-    Engines that do not tell capitals from small letters would take some for others: those get a number behind the name.
+    A name that differs from another one in capitals only gets a number behind it: some engines ignore capitals.
     """
-    fields = [field for field in metadata.schema["fields"] if field["id"] not in NAMES]
+    fields = [field for field in metadata.schema["fields"] if field["id"] not in columns.names]
     if not fields:
         return []
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.schema import Schema
 
     found: list[pa.Field] = []
-    taken = {name.casefold() for name in NAMES.values()}
+    taken = {name.casefold() for name in columns.names.values()}
     for field in schema_to_pyarrow(Schema.model_validate({"type": "struct", "fields": fields})):
         name, number = field.name, 1
         while name.casefold() in taken:
@@ -38,10 +38,10 @@ def added_columns(metadata: TableMetadata) -> list[pa.Field]:
     return found
 
 
-def shaped(rows: pa.Table, added: Sequence[pa.Field]) -> pa.Table:
-    """The columns of ARROW_SCHEMA, and behind them the added ones, out of rows of some file. Raises Corrupt."""
-    plain = conform(rows)
-    stored = {field_id_of(field): field.name for field in added_fields(rows.schema)}
+def shaped(rows: pa.Table, added: Sequence[pa.Field], columns: StreamColumns = RAW_COLUMNS) -> pa.Table:
+    """The stream's columns, and behind them the added ones, out of rows of any file. Raises Corrupt."""
+    plain = columns.conform(rows)
+    stored = {field_id_of(field): field.name for field in columns.added_fields(rows.schema)}
     for field in added:
         name = stored.get(field_id_of(field))
         if name is None:
@@ -53,16 +53,14 @@ def shaped(rows: pa.Table, added: Sequence[pa.Field]) -> pa.Table:
     return plain
 
 
-def with_nulls(rows: pa.RecordBatch, added: Sequence[pa.Field]) -> pa.RecordBatch:
-    """Rows of the stream's columns alone, which have nothing of the added ones."""
+def with_nulls(
+    rows: pa.RecordBatch, added: Sequence[pa.Field], columns: StreamColumns = RAW_COLUMNS
+) -> pa.RecordBatch:
+    """Rows that have the stream's columns only, with nulls in the added ones."""
     if not added:
         return rows
-    columns = [*rows.columns, *(pa.nulls(rows.num_rows, field.type) for field in added)]
-    return pa.RecordBatch.from_arrays(columns, schema=whole_schema(added))
-
-
-def whole_schema(added: Sequence[pa.Field]) -> pa.Schema:
-    return pa.schema([*ARROW_SCHEMA, *added]) if added else ARROW_SCHEMA
+    arrays = [*rows.columns, *(pa.nulls(rows.num_rows, field.type) for field in added)]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.with_added(added))
 
 
 def _fitted_column(column: Any, field: pa.Field) -> pa.Array:
@@ -78,7 +76,7 @@ def _fitted_column(column: Any, field: pa.Field) -> pa.Array:
 
 
 def fitted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as a type of today: promoted, with children found by their ids. Raises what Arrow raises."""
+    """The column as a type of today, promoted, its children found by their ids. Raises errors of Arrow."""
     if pa.types.is_struct(kind):
         stored = {field_id_of(field): place for place, field in enumerate(column.type)}
         children = column.flatten()
@@ -90,7 +88,7 @@ def fitted(column: pa.Array, kind: pa.DataType) -> pa.Array:
         ]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null())
     if pa.types.is_map(kind):
-        # Keys and items of a slice are those of the whole.
+        # Arrow gives a slice of a map the keys and items of the whole column.
         column = column.take(pa.array(np.arange(len(column)))) if column.offset else column
         keys, items = fitted(column.keys, kind.key_type), fitted(column.items, kind.item_type)
         return pa.MapArray.from_arrays(column.offsets, keys, items, type=kind, mask=column.is_null())

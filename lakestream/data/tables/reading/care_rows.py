@@ -1,4 +1,4 @@
-"""Rows of data files for their care: with the columns that somebody added, without those deleted by position, in order.
+"""Rows of data files for table care: with the columns that users added, without rows deleted by position, in order.
 
     RowSource    one file, row group by row group
     SortedRows   several files as one: the rows of a partition by their offsets, a stretch at a time
@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from lakestream.data.tables.files.arrow_view import digest_rows
-from lakestream.data.tables.files.parquet import read_whole_row_group, row_group_range, stream_columns
+from lakestream.data.tables.files.parquet import read_whole_row_group, row_group_range
 from lakestream.data.tables.files.runs import FIRST, LAST, PARTITION, ROW_GROUP
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA, added_fields, with_added
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.reading.footers import read_footer, runs_in_file
 from lakestream.data.tables.reading.position_deletes import parse_deletes, within
 from lakestream.data.tables.stores.lru import Lru
@@ -37,7 +37,7 @@ class RowSource:
         self._store = store
         self._footer = read_footer(store, path, size)
         self._deletes = deletes
-        # Kept by hand: a cached property of Python 3.11 has one lock for all files, and reading these takes its time.
+        # Not a cached_property: that of Python 3.11 has one lock for all files, and reading takes long.
         self._known_runs: RunMatrix | None = None
         self._known_dead: Positions | None = None
         if self._footer.starts[-1] != rows:
@@ -53,8 +53,8 @@ class RowSource:
 
     @cached_property
     def added(self) -> list[pa.Field]:
-        """Columns that are none of the stream's."""
-        return added_fields(self._footer.metadata.schema.to_arrow_schema())
+        """The columns that users added."""
+        return RAW_COLUMNS.added_fields(self._footer.metadata.schema.to_arrow_schema())
 
     @property
     def runs(self) -> "RunMatrix":
@@ -78,12 +78,13 @@ class RowSource:
         """The rows of a row group that are not deleted."""
         start, length = row_group_range(self._footer.metadata, group)
         [data] = self._store.read(self.path, [(start, length)])
-        table = with_added(read_whole_row_group(self._footer.metadata, group, start, data)).combine_chunks()
+        stored = read_whole_row_group(self._footer.metadata, group, start, data)
+        table = RAW_COLUMNS.conform_with_added(stored).combine_chunks()
         batches = table.to_batches()
         if len(batches) > 1:
             raise Corrupt(f"row group {group} of {self.path} is too large for one batch")
         if not batches:
-            return pa.RecordBatch.from_pylist([], schema=pa.schema([*ARROW_SCHEMA, *self.added]))
+            return pa.RecordBatch.from_pylist([], schema=RAW_COLUMNS.with_added(self.added))
         dead = within([self._dead], self._footer.starts[group], table.num_rows)
         if not len(dead):
             return batches[0]
@@ -92,7 +93,7 @@ class RowSource:
 
 
 class SortedRows:
-    """The rows of several files, in order. They may overlap in any way; where they do not, little is held at a time."""
+    """The rows of several files, in order. They may overlap in any way; where they do not, little memory is needed."""
 
     def __init__(self, sources: Sequence[RowSource]) -> None:
         self._sources = sources
@@ -129,7 +130,7 @@ class SortedRows:
                 parts.append(part)
         if not parts:
             return
-        before = [digest_rows(stream_columns(part)).get(partition) for part in parts]
+        before = [digest_rows(RAW_COLUMNS.select(part)).get(partition) for part in parts]
         whole = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         offsets = whole.column(1).to_numpy()
         if len(offsets) > 1 and not (np.diff(offsets) > 0).all():
@@ -137,7 +138,7 @@ class SortedRows:
             if (np.diff(offsets[order]) == 0).any():
                 raise Corrupt(f"an offset of partition {partition} is in the table twice")
             whole = whole.take(pa.array(order))
-        after = digest_rows(stream_columns(whole)).get(partition)
+        after = digest_rows(RAW_COLUMNS.select(whole)).get(partition)
         total = before[0]
         for one in before[1:]:
             assert total is not None and one is not None

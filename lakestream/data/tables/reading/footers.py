@@ -1,4 +1,4 @@
-"""Looking into data files: footers, row groups, and the runs of files that nobody told us (T3)."""
+"""Reads footers and row groups of data files, and the runs of files whose manifest does not have them (T3)."""
 
 import io
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestream.data.tables.files.arrow_view import produced_timestamps
+from lakestream.data.tables.files.column_ids import OFFSET_ID, ORIGINAL_ID, PARTITION_ID, TIMESTAMP_ID
 from lakestream.data.tables.files.parquet import (
     FOOTER_GUESS_BYTES,
     footer_bytes,
@@ -20,7 +21,7 @@ from lakestream.data.tables.files.parquet import (
     row_group_range,
 )
 from lakestream.data.tables.files.runs import run_matrix, runs_of_rows
-from lakestream.data.tables.files.stream_columns import NAMES, OFFSET_ID, ORIGINAL_ID, PARTITION_ID, TIMESTAMP_ID
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.reading.added_columns import shaped
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt
@@ -32,7 +33,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True)
-class Footer:
+class FileFooter:
     """A file's footer, and where its row groups begin, counted in rows."""
 
     path: str
@@ -44,18 +45,18 @@ class Footer:
         return np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).tolist()  # type: ignore[no-any-return]
 
 
-def read_footer(store: TableStore, path: str, size: int) -> Footer:
+def read_footer(store: TableStore, path: str, size: int) -> FileFooter:
     """Raises Missing or Corrupt."""
     guess = min(size, FOOTER_GUESS_BYTES)
     [tail] = store.read(path, [(size - guess, guess)])
     needed = footer_bytes(tail)
     if needed > len(tail):
         [tail] = store.read(path, [(max(size - needed, 0), needed)])
-    return Footer(path, parse_footer(tail))
+    return FileFooter(path, parse_footer(tail))
 
 
-def read_group(store: TableStore, footer: Footer, group: int, added: Sequence[pa.Field] = ()) -> pa.RecordBatch:
-    """The rows of a row group as one batch, with columns that somebody `added` behind. Raises Missing or Corrupt."""
+def read_group(store: TableStore, footer: FileFooter, group: int, added: Sequence[pa.Field] = ()) -> pa.RecordBatch:
+    """The rows of a row group as one batch, the `added` columns last. Raises Missing or Corrupt."""
     start, length = row_group_range(footer.metadata, group)
     [data] = store.read(footer.path, [(start, length)])
     if added:
@@ -68,23 +69,23 @@ def read_group(store: TableStore, footer: Footer, group: int, added: Sequence[pa
     return rows[0] if rows else pa.RecordBatch.from_pylist([], schema=None)
 
 
-def runs_in_file(store: TableStore, footer: Footer) -> "RunMatrix":
+def runs_in_file(store: TableStore, footer: FileFooter) -> "RunMatrix":
     """The runs of a file, out of its narrow columns. Raises Missing or Corrupt.
 
-    Not from an entry in its footer: engines copy such entries into files that they make of other rows.
+    They are not in the footer: engines copy its entries into files of other rows.
     """
     groups = range(footer.metadata.num_row_groups)
     return np.concatenate([run_matrix([]), *(_runs_in_group(store, footer, group) for group in groups)])
 
 
-def _runs_in_group(store: TableStore, footer: Footer, group: int) -> "RunMatrix":
+def _runs_in_group(store: TableStore, footer: FileFooter, group: int) -> "RunMatrix":
     columns = _leaf_columns(footer.metadata)
     if not _has_only_nulls(footer.metadata, group, columns[ORIGINAL_ID]):
         rows = read_group(store, footer, group)
         partitions = rows.column(0).to_numpy().astype(np.int64)
         return runs_of_rows(group, partitions, rows.column(1).to_numpy(), produced_timestamps(rows))
     wanted = [columns[PARTITION_ID], columns[OFFSET_ID], columns[TIMESTAMP_ID]]
-    # One range a column: whoever sorted the columns may have put the values between them.
+    # One range for each column: another writer may have put the values between them.
     ranges = [row_group_range(footer.metadata, group, [column]) for column in wanted]
     parts = dict(zip((start for start, _ in ranges), store.read(footer.path, ranges), strict=True))
     names = [footer.metadata.schema.column(column).path for column in wanted]
@@ -100,7 +101,7 @@ def _runs_in_group(store: TableStore, footer: Footer, group: int) -> "RunMatrix"
 
 def _leaf_columns(metadata: Any) -> dict[int, int]:
     """The Parquet columns of the stream columns, by field id; by name in files without ids."""
-    ids = {name: field_id for field_id, name in NAMES.items()}
+    ids = {name: field_id for field_id, name in RAW_COLUMNS.names.items()}
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     found: dict[int, int] = {}
     for field in metadata.schema.to_arrow_schema():
@@ -108,7 +109,8 @@ def _leaf_columns(metadata: Any) -> dict[int, int]:
         field_id = ids.get(field.name) if stored is None else int(stored)
         if field_id is not None and field.name in places:
             found[field_id] = places[field.name]
-    missing = [NAMES[each] for each in (PARTITION_ID, OFFSET_ID, TIMESTAMP_ID, ORIGINAL_ID) if each not in found]
+    needed = (PARTITION_ID, OFFSET_ID, TIMESTAMP_ID, ORIGINAL_ID)
+    missing = [RAW_COLUMNS.names[each] for each in needed if each not in found]
     if missing:
         raise Corrupt(f"a file of the table has no column {', '.join(missing)}")
     return found

@@ -1,8 +1,8 @@
-"""The index of a table: which row groups hold an offset of a partition (T3). Derived, droppable, never remembered.
+"""The index of a table: which row groups hold an offset of a partition (T3). It is derived and never stored.
 
-A view is the index at one snapshot. It is immutable, so a reader keeps a whole picture while the next view is made; it
-is moved from snapshot to snapshot by their difference: manifests that are in both are not read again. Files whose runs
-nobody told (somebody else wrote the manifest) wait unresolved behind their bounds until a reader comes near them.
+A view is the index at one snapshot. It is immutable, so a reader has a consistent picture while the next view is made
+from the difference of two snapshots: manifests that are in both are not read again. Files whose runs are not in the
+manifest (another engine wrote it) stay unresolved, with their bounds only, until a reader comes near them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ EVERYTHING = (-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedFile:
-    """A data file as the index knows it. Its number is good in one index, for ever."""
+    """A data file as the index knows it. Its number never changes within one index."""
 
     number: int
     path: str
@@ -52,7 +52,7 @@ class IndexedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RowGroupWindow:
     """Row groups that together hold all rows of a partition in [start, end): (file, row group) each."""
 
     start: int
@@ -68,7 +68,7 @@ class PartitionRuns:
 
     @cached_property
     def reach(self) -> Any:
-        """How far any run up to this one reaches."""
+        """For each run, the last offset of all runs up to it."""
         return np.maximum.accumulate(self.runs[:, LAST])
 
     @cached_property
@@ -136,7 +136,7 @@ class TableView:
         return self._numbers[int(run[FILE])], int(run[ROW_GROUP])
 
     def unresolved_near(self, partition: int, start: int, end: int) -> list[IndexedFile]:
-        """Files that may hold rows of a partition in [start, end), but nobody looked yet; lowest offsets first."""
+        """Files with unknown runs that may hold rows of a partition in [start, end); lowest offsets first."""
         found = [
             file
             for file in self.unresolved
@@ -146,7 +146,7 @@ class TableView:
         ]
         return sorted(found, key=lambda file: file.offsets[0])
 
-    def window(self, partition: int, start: int, end: int, max_rows: int) -> Window:
+    def window(self, partition: int, start: int, end: int, max_rows: int) -> RowGroupWindow:
         """The next stretch that holds rows at or above `start`, up to the end of the first run there.
 
         Where runs overlap it is cut to about `max_rows`, so that a fetch never has to hold all of them. A window
@@ -155,7 +155,7 @@ class TableView:
         runs = self.runs(partition)
         first = runs.next(start)
         if not len(first) or first[0, FIRST] >= end:
-            return Window(end, end, ())
+            return RowGroupWindow(end, end, ())
         begin = max(start, int(first[0, FIRST]))
         stop = min(end, int(first[0, LAST]) + 1)
         chosen = runs.at_or_after(start, stop)
@@ -163,12 +163,12 @@ class TableView:
             density = float((chosen[:, ROWS] / (chosen[:, LAST] - chosen[:, FIRST] + 1)).sum())
             stop = min(stop, begin + max(int(max_rows / max(density, 1e-9)), 1))
             chosen = chosen[chosen[:, FIRST] < stop]
-        return Window(begin, stop, tuple(self.group(run) for run in chosen))
+        return RowGroupWindow(begin, stop, tuple(self.group(run) for run in chosen))
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
     def moved(self, table: Table, get_all: Callable[[list[str]], list[bytes]]) -> "TableView":
-        """The index at another snapshot. Raises Missing if the table moved on meanwhile, Corrupt if it is not ours."""
+        """The index at another snapshot. Raises Missing if its files are gone, Corrupt if it is no stream's table."""
         head = table.metadata.current
         [data] = [b""] if head is None else get_all([head.manifest_list])
         listed = [each for each in read_manifest_list(data) if each.live_files] if data else []
@@ -217,7 +217,7 @@ class TableView:
         return TableView(table, manifests, files, partitions, deletes, number)
 
     def resolved(self, answers: "Sequence[tuple[IndexedFile, RunMatrix]]") -> "TableView":
-        """With the runs of files that somebody looked into."""
+        """The view with the runs of files that were read."""
         files = dict(self._files)
         added: list[tuple[int, RunMatrix]] = []
         for file, runs in answers:
@@ -257,7 +257,7 @@ def _numbered(runs: "RunMatrix", number: int) -> "RunMatrix":
 
 
 def _read(data: bytes, listed: ManifestFile) -> Manifest:
-    """The bounds are needed only where the runs are not known."""
+    """Reads a manifest, with bounds only if it lacks runs."""
     if tells_runs(data):
         manifest = read_manifest(data, listed, STATISTICS | BOUNDS)
         if all(runs is not None for runs in manifest.runs):
@@ -297,7 +297,7 @@ def _indexed(entry: Mapping[str, Any], resolved: bool) -> IndexedFile:
         path=file["file_path"],
         size=file["file_size_in_bytes"],
         sequence=entry["sequence_number"],
-        # Whoever knows the runs needs no bounds.
+        # Bounds are not needed where runs are known.
         partitions=EVERYTHING if resolved else _bounds(file, PARTITION_ID),
         offsets=EVERYTHING if resolved else _bounds(file, OFFSET_ID),
         resolved=resolved,

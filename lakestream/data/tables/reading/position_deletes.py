@@ -1,4 +1,4 @@
-"""Position deletes: rows that another engine deleted by file and place in it (T13). We write none, and honour all."""
+"""Position deletes: rows that another engine deleted by file and position (T13). We write none and apply all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class DeleteFile:
     highest: bytes | None
 
     def may_touch(self, path: str, sequence: int) -> bool:
-        """Bounds may be cut short: an upper one then is no path, but still above all of them."""
+        """Whether the file may name a path. Bounds may be cut short; an upper bound is then above all paths."""
         name = path.encode()
         return sequence <= self.sequence and self.lowest <= name and (self.highest is None or name <= self.highest)
 

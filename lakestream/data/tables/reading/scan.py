@@ -1,4 +1,4 @@
-"""Reading a topic, table and tail, piece by piece: what a worker of the data source does with one range of offsets."""
+"""Reads a topic, table and tail, piece by piece, as a worker of the Spark source does for one range of offsets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,13 +7,13 @@ import pyarrow as pa
 
 from lakestream.data.tables.files.arrow_view import produced_timestamps
 from lakestream.data.tables.files.decode import STAMPED, WalSlice, decode_pieces
-from lakestream.data.tables.files.slices import Slice, Source
+from lakestream.data.tables.files.slices import TailObject, TailSlice
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.reading.added_columns import added_columns
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
 from lakestream.data.tables.reading.tail import TopicTail, fetch_tail
 from lakestream.data.tables.stores.routed_store import open_store_of
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import TableStore, open_table_store
 from lakestream.errors import Missing
 
@@ -24,10 +24,10 @@ TAIL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ScanPiece:
     """Offsets [start, end) of one partition, either of the table or of the tail (then `slices` cover them).
 
-    `added`: rows of the table come with the columns that somebody added; those of the tail have nothing of them.
+    `added`: rows of the table have the columns that users added; in rows of the tail these are null.
     """
 
     broker: str
@@ -37,8 +37,8 @@ class Piece:
     start: int
     end: int
     metadata_location: str = ""
-    objects: tuple[Source, ...] = ()
-    slices: tuple[Slice, ...] = ()
+    objects: tuple[TailObject, ...] = ()
+    slices: tuple[TailSlice, ...] = ()
     added: bool = False
 
 
@@ -47,20 +47,20 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 def columns_of(tail: TopicTail) -> list[pa.Field]:
-    """The columns that somebody added to a topic's table. Raises Missing or Corrupt."""
+    """The columns that users added to a topic's table. Raises Missing or Corrupt."""
     if not tail.metadata_location:
         return []
     store = open_store_of(tail.root, tail.metadata_location)
     return added_columns(TableMetadata.parse(store.get(tail.metadata_location)))
 
 
-def pieces(broker: str, tail: TopicTail, wanted: Ranges, *, added: bool = False) -> list[Piece]:
-    """What to read for these offsets; every offset in one piece."""
-    found: list[Piece] = []
+def pieces(broker: str, tail: TopicTail, wanted: Ranges, *, added: bool = False) -> list[ScanPiece]:
+    """The pieces to read for these offsets; each offset is in one piece."""
+    found: list[ScanPiece] = []
     for bounds in tail.partitions:
         start, end = wanted.get(bounds.partition, (0, 0))
         start, end = max(start, bounds.start), min(end, bounds.end)
-        base = Piece(
+        base = ScanPiece(
             broker=broker, topic=tail.topic, root=tail.root, partition=bounds.partition, start=start, end=end,
             added=added,
         )  # fmt: skip
@@ -71,8 +71,8 @@ def pieces(broker: str, tail: TopicTail, wanted: Ranges, *, added: bool = False)
     return found
 
 
-def _tail_pieces(base: Piece, tail: TopicTail, start: int, end: int) -> Iterator[Piece]:
-    group: list[Slice] = []
+def _tail_pieces(base: ScanPiece, tail: TopicTail, start: int, end: int) -> Iterator[ScanPiece]:
+    group: list[TailSlice] = []
     for one in tail.slices_of(base.partition):
         if one.end <= start or one.first >= end:
             continue
@@ -84,7 +84,7 @@ def _tail_pieces(base: Piece, tail: TopicTail, start: int, end: int) -> Iterator
         yield _tail_piece(base, tail, group, start, end)
 
 
-def _tail_piece(base: Piece, tail: TopicTail, group: Sequence[Slice], start: int, end: int) -> Piece:
+def _tail_piece(base: ScanPiece, tail: TopicTail, group: Sequence[TailSlice], start: int, end: int) -> ScanPiece:
     used = sorted({one.object for one in group})
     return replace(
         base,
@@ -95,8 +95,8 @@ def _tail_piece(base: Piece, tail: TopicTail, group: Sequence[Slice], start: int
     )
 
 
-def read(piece: Piece) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, in order. If its place is gone meanwhile, the broker is asked where they are now, once."""
+def read(piece: ScanPiece) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece, in order. If its files are gone, the broker is asked once for their new place."""
     at = piece.start
     try:
         for batch in _read(piece):
@@ -108,14 +108,14 @@ def read(piece: Piece) -> Iterator[pa.RecordBatch]:
             yield from _read(rest)
 
 
-def _read(piece: Piece) -> Iterator[pa.RecordBatch]:
+def _read(piece: ScanPiece) -> Iterator[pa.RecordBatch]:
     if piece.slices:
         return _read_tail(open_table_store(piece.root), piece)
     return _read_table(open_store_of(piece.root, piece.metadata_location), piece)
 
 
-def _read_table(store: TableStore, piece: Piece) -> Iterator[pa.RecordBatch]:
-    with_files = RecentFiles(store)
+def _read_table(store: TableStore, piece: ScanPiece) -> Iterator[pa.RecordBatch]:
+    with_files = SmallFiles(store)
     try:
         added = added_columns(TableMetadata.parse(store.get(piece.metadata_location))) if piece.added else []
         reader = TableReader(store, with_files, ReadCaches(), lambda: piece.metadata_location, added)
@@ -128,7 +128,7 @@ def _read_table(store: TableStore, piece: Piece) -> Iterator[pa.RecordBatch]:
         with_files.close()
 
 
-def _read_tail(store: TableStore, piece: Piece) -> Iterator[pa.RecordBatch]:
+def _read_tail(store: TableStore, piece: ScanPiece) -> Iterator[pa.RecordBatch]:
     for one in piece.slices:
         source = piece.objects[one.object]
         [data] = store.read(f"{piece.root}/{source.key}", [(one.position, one.length)])
@@ -145,7 +145,7 @@ def offset_at(tail: TopicTail, partition: int, timestamp: int) -> int:
     store = open_table_store(tail.root)
     if bounds.start < bounds.landed and tail.metadata_location:
         table_store = open_store_of(tail.root, tail.metadata_location)
-        files = RecentFiles(table_store)
+        files = SmallFiles(table_store)
         try:
             reader = TableReader(table_store, files, ReadCaches(), lambda: tail.metadata_location)
             found = reader.find_time(partition, timestamp, bounds.start, bounds.landed)
@@ -156,7 +156,7 @@ def offset_at(tail: TopicTail, partition: int, timestamp: int) -> int:
     for one, greatest in zip(tail.slices, tail.max_timestamps, strict=True):
         if one.partition != partition or greatest < timestamp:
             continue
-        base = Piece(broker="", topic="", root=tail.root, partition=partition, start=one.first, end=one.end)
+        base = ScanPiece(broker="", topic="", root=tail.root, partition=partition, start=one.first, end=one.end)
         for batch in _read_tail(store, _tail_piece(base, tail, [one], one.first, one.end)):
             for offset, time in zip(batch.column(1).to_pylist(), produced_timestamps(batch).tolist(), strict=True):
                 if time >= timestamp:

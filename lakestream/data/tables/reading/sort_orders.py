@@ -1,7 +1,7 @@
-"""A sort order that a user has declared on a stream's table: which one, whether we can apply it, and rows in it (T4).
+"""The sort order that a user declared on a stream's table: whether we can apply it, and sorting rows by it (T4).
 
-It holds inside a file, and a file holds a narrow range of offsets. Nobody trusts it afterwards: readers of the stream
-check what they decode and sort it by offsets. Whatever the order leaves open stays by partition and offset.
+The order holds inside a file, and a file has a narrow range of offsets. Readers of the stream do not trust it: they
+check what they decode and sort it by offset. Rows that are equal by the order stay sorted by partition and offset.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ VOID = "void"
 
 
 class SortKey(NamedTuple):
-    """One field of an order, in Iceberg's words: the column's id and type, what is done to it, and which way."""
+    """One field of a sort order, in Iceberg's terms: the column's id and type, the transform, and the direction."""
 
     field_id: int
     transform: str
@@ -32,7 +32,7 @@ class SortKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsersOrder:
-    """The table's default order. With a `problem` it is not applied."""
+    """The table's default order. An order with a `problem` is not applied."""
 
     order_id: int
     keys: tuple[SortKey, ...]
@@ -40,7 +40,7 @@ class UsersOrder:
 
 
 def users_order(metadata: TableMetadata) -> UsersOrder | None:
-    """The order that somebody has set; None if the table has none."""
+    """The order that a user has set; None if the table has none."""
     wanted = metadata.value("default-sort-order-id", 0)
     order = next((one for one in metadata.value("sort-orders") or [] if one["order-id"] == wanted), None)
     if order is None or not order["fields"]:
@@ -61,7 +61,7 @@ def users_order(metadata: TableMetadata) -> UsersOrder | None:
 
 
 def can_transform(transform: str, kind: str) -> bool:
-    """Whether `transformed` makes something of such a column."""
+    """Whether `transformed` supports columns of this type."""
     return _tried(transform, kind) is not None
 
 
@@ -77,7 +77,7 @@ def _sortable(transform: str, kind: str) -> bool:
 
 
 def _tried(transform: str, kind: str) -> pa.Array | None:
-    """What becomes of a null, if anything does."""
+    """The transform of a null, or None if the transform is not supported."""
     if transform.endswith("[0]"):
         return None
     try:
@@ -87,7 +87,7 @@ def _tried(transform: str, kind: str) -> pa.Array | None:
 
 
 def in_order(rows: pa.RecordBatch, keys: Sequence[SortKey]) -> pa.RecordBatch:
-    """The rows as the keys say; where they are equal, as they come. A column that the rows do not have is null."""
+    """The rows sorted by the keys, stably. A column that the rows do not have counts as null."""
     places = {field_id_of(field): place for place, field in enumerate(rows.schema)}
     columns: list[pa.Array] = []
     directions: list[str] = []
@@ -104,7 +104,7 @@ def in_order(rows: pa.RecordBatch, keys: Sequence[SortKey]) -> pa.RecordBatch:
         if values.null_count:
             by(values.is_null(), descending=key.nulls_first)
         if pa.types.is_floating(values.type):
-            # Arrow puts what is no number beside the nulls, Iceberg above all numbers.
+            # Arrow sorts NaN beside the nulls, Iceberg above all numbers.
             by(pc.fill_null(pc.is_nan(values), False), descending=key.descending)
         by(values, descending=key.descending)
     if not columns:
@@ -117,7 +117,7 @@ def in_order(rows: pa.RecordBatch, keys: Sequence[SortKey]) -> pa.RecordBatch:
 
 
 def transformed(column: pa.Array, transform: str, kind: str) -> pa.Array:
-    """What a transform of Iceberg's makes of a column of one of Iceberg's types. Raises if there is no such thing."""
+    """Applies an Iceberg transform to a column of an Iceberg type. Raises if it does not support the type."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.schema import Schema
     from pyiceberg.transforms import parse_transform

@@ -1,9 +1,9 @@
-"""Reading a topic's table: rows of a partition in the order of their offsets, whoever wrote or rewrote the files.
+"""Reads a topic's table: rows of a partition in the order of their offsets, whichever engine wrote the files.
 
     view of the current snapshot -> window of row groups -> decode (each once, kept for a while) -> drop deleted rows
     -> sort if need be -> cut by bytes
 
-Blocking; for threads. If a file is gone in the middle of it the table is loaded again, once (T5).
+Blocking; for threads. If a file is gone in the middle of a read, the table is loaded again, once (T5).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +18,13 @@ import pyarrow as pa
 from lakestream.data.tables.files.arrow_view import produced_timestamps
 from lakestream.data.tables.files.parquet import row_sizes
 from lakestream.data.tables.files.runs import FIRST, MAX_TIMESTAMP
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
+from lakestream.data.tables.files.stream_columns import RAW_COLUMNS
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
-from lakestream.data.tables.reading.added_columns import whole_schema
-from lakestream.data.tables.reading.footers import Footer, read_footer, read_group, runs_in_file
+from lakestream.data.tables.reading.footers import FileFooter, read_footer, read_group, runs_in_file
 from lakestream.data.tables.reading.index import IndexedFile, TableView, latest_first
 from lakestream.data.tables.reading.position_deletes import parse_deletes, within
 from lakestream.data.tables.stores.lru import Lru
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, Missing
 
@@ -49,7 +48,7 @@ LEAST_ROW_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PartitionRows:
     """All rows of a partition in [start, end), in order; an offset without a row is a gap (deleted, aborted ...)."""
 
     rows: pa.Table
@@ -67,7 +66,7 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A decoded row group: all rows that the file has, in the order of partition and offset, however it has them."""
+    """A decoded row group: all its rows, sorted by partition and offset, in whatever order the file has them."""
 
     rows: pa.RecordBatch
     partitions: "NDArray[np.int32]"
@@ -77,19 +76,19 @@ class RowGroup:
 
 
 class ReadCaches:
-    """What readers of all tables share, within limits."""
+    """The caches that readers of all tables share, each with a limit."""
 
     def __init__(
         self, *, row_group_bytes: int = 128 << 20, delete_bytes: int = 16 << 20, footer_count: int = 512
     ) -> None:
         self.groups: Lru[GroupKey, RowGroup] = Lru(row_group_bytes)
         self.deletes: Lru[str, dict[str, Positions]] = Lru(delete_bytes)
-        self.footers: Lru[str, Footer] = Lru(footer_count)
+        self.footers: Lru[str, FileFooter] = Lru(footer_count)
         self._decoding: dict[GroupKey, Future[RowGroup]] = {}
         self._lock = Lock()
 
     def group(self, key: "GroupKey", decode: "Callable[[], RowGroup]") -> RowGroup:
-        """A row group, decoded once, however many ask for it at the same time. Raises what `decode` raises."""
+        """A row group, decoded once for all threads that ask for it at the same time. Raises the errors of `decode`."""
         found = self.groups.get(key)
         if found is not None:
             return found
@@ -100,7 +99,7 @@ class ReadCaches:
         if others is not None:
             return others.result()
         try:
-            # Whoever decoded it last may have ended between the two looks.
+            # Another thread may have finished decoding between the two lookups.
             found = self.groups.get(key) or decode()
             self.groups.put(key, found, found.rows.nbytes)
             own.set_result(found)
@@ -113,23 +112,23 @@ class ReadCaches:
         return found
 
     def clear(self) -> int:
-        """Let go of everything large; how many bytes that were."""
+        """Drops all large values; returns their bytes."""
         return self.groups.clear() + self.deletes.clear()
 
 
 class TableReader:
     """Reads one table. `current` names its current metadata file, each time anew; `files` may be shared with others.
 
-    With columns that somebody `added` rows have these behind those of the stream; then `caches` are for this reader.
+    Rows have the `added` columns behind those of the stream; `caches` are then for this reader alone.
     """
 
     def __init__(
-        self, store: TableStore, files: RecentFiles, caches: ReadCaches, current: Callable[[], str],
+        self, store: TableStore, files: SmallFiles, caches: ReadCaches, current: Callable[[], str],
         added: Sequence[pa.Field] = (),
     ) -> None:  # fmt: skip
         self._store = store
         self._added = added
-        self._schema = whole_schema(added)
+        self._schema = RAW_COLUMNS.with_added(added)
         self._files = files
         self._caches = caches
         self._current = current
@@ -139,10 +138,10 @@ class TableReader:
     def __repr__(self) -> str:
         return f"TableReader({self._view!r})"
 
-    def read_rows(self, partition: int, offset: int, upto: int, max_bytes: int) -> Rows:
+    def read_rows(self, partition: int, offset: int, upto: int, max_bytes: int) -> PartitionRows:
         """Rows from `offset` on, below `upto`, of about `max_bytes`; one row at least, if there is any.
 
-        Raises Missing if files stay gone, Corrupt if what is there cannot be a stream's table.
+        Raises Missing if files are gone after the table was loaded again, Corrupt if the table cannot be a stream's.
         """
         return self._retried(lambda view: self._read_rows(view, partition, offset, upto, max_bytes))
 
@@ -155,9 +154,9 @@ class TableReader:
         return self._retried(lambda view: self._latest_time(view, partition, start, upto))
 
     def warm(self, partition: int, offset: int, upto: int) -> None:
-        """Decode what a consumer at `offset` will want next: the row groups there, and those after them.
+        """Decodes the row groups that a consumer at `offset` reads next.
 
-        A little at a time, since it is asked for again with the next read.
+        Few at a time, since the next read asks again.
         """
         view = self.view()
         left = WARMED_BYTES
@@ -211,7 +210,7 @@ class TableReader:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def _read_rows(self, view: TableView, partition: int, offset: int, upto: int, max_bytes: int) -> Rows:
+    def _read_rows(self, view: TableView, partition: int, offset: int, upto: int, max_bytes: int) -> PartitionRows:
         taken: list[pa.RecordBatch] = []
         left = max_bytes
         at = offset
@@ -233,7 +232,7 @@ class TableReader:
                 break
             at = window.end
             self._leave(window.groups, partition)
-        return Rows(pa.Table.from_batches(taken, schema=self._schema), offset, at)
+        return PartitionRows(pa.Table.from_batches(taken, schema=self._schema), offset, at)
 
     def _select(
         self, view: TableView, file: IndexedFile, group: int, partition: int, start: int, end: int
@@ -265,16 +264,16 @@ class TableReader:
         return RowGroup(rows, partitions[places], offsets[places], places)
 
     def _leave(self, groups: Sequence[tuple[IndexedFile, int]], partition: int) -> None:
-        """A reader has passed these row groups. Those that end with its partition are left to others, if there are any.
+        """Marks the row groups that end with this partition as the first to go: the reader has passed them.
 
-        Without that a long replay would push out what it needs next with what it has done with.
+        Otherwise a long replay would push out the row groups that it needs next.
         """
         for file, group in groups:
             held = self._caches.groups.get((file.path, group))
             if held is not None and len(held.partitions) and held.partitions[-1] == partition:
                 self._caches.groups.cool((file.path, group))
 
-    def _footer(self, file: IndexedFile) -> Footer:
+    def _footer(self, file: IndexedFile) -> FileFooter:
         found = self._caches.footers.get(file.path)
         if found is None:
             found = read_footer(self._store, file.path, file.size)
@@ -335,12 +334,12 @@ def _fitting(
 ) -> tuple[pa.RecordBatch, int, bool]:
     """As many rows as fit, in the order of offsets, their bytes, and whether these are all. Each part is in order.
 
-    Only what is given is copied, however many overlapping row groups it comes from. Raises Corrupt if an offset is
+    Only rows that are returned are copied, from however many overlapping row groups. Raises Corrupt if an offset is
     there twice.
     """
     some = [rows for rows in found if rows.num_rows]
     if not some:
-        return pa.RecordBatch.from_pylist([], schema=ARROW_SCHEMA), 0, True
+        return pa.RecordBatch.from_pylist([], schema=RAW_COLUMNS.schema), 0, True
     offsets = np.concatenate([rows.column(1).to_numpy() for rows in some])
     sizes = np.concatenate([row_sizes(rows) for rows in some])
     steps = np.diff(offsets)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from lakestream.data.tables.files.slices import Slice, Source, slices_of, source_of
+from lakestream.data.tables.files.slices import TailObject, TailSlice, slices_of, source_of
 from lakestream.errors import Missing, Retry
 from lakestream.model.state import State
 
@@ -43,13 +43,13 @@ class TopicTail(msgspec.Struct, frozen=True):
     metadata_location: str
     """The table's metadata file; empty if it has none yet."""
     partitions: list[PartitionBounds]
-    objects: list[Source]
-    slices: list[Slice]
+    objects: list[TailObject]
+    slices: list[TailSlice]
     max_timestamps: list[int]
     topic_id: str = ""
     """Another one if the topic was deleted and made again."""
 
-    def slices_of(self, partition: int) -> list[Slice]:
+    def slices_of(self, partition: int) -> list[TailSlice]:
         return [one for one in self.slices if one.partition == partition]
 
 

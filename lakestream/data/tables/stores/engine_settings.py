@@ -1,4 +1,4 @@
-"""What the catalog tells engines about the store, so that they find the files: where it is, never who may read it.
+"""The settings by which engines find the store's files: its address, never credentials.
 
 Credentials stay with each client: its own settings, or its own environment.
 """

@@ -1,4 +1,4 @@
-"""A cache with a limit, for threads: what was used least recently goes first."""
+"""A cache with a limit, for threads: the least recently used value goes first."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Lru(Generic[K, V]):
-    """Values with a weight each; together they never weigh more than the limit. One that is heavier is not kept."""
+    """Values with weights, whose sum stays within the limit. A single heavier value is not kept."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -42,13 +42,13 @@ class Lru(Generic[K, V]):
             self._weight -= weight
 
     def cool(self, key: K) -> None:
-        """Nobody is expected to want this one soon: it is the first to go."""
+        """Makes this value the first to go: it is not expected to be read soon."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key, last=False)
 
     def clear(self) -> int:
-        """Drop everything; how much that weighed."""
+        """Drops all values; returns the sum of their weights."""
         with self._lock:
             weight, self._weight = self._weight, 0
             self._held.clear()

@@ -1,6 +1,6 @@
-"""The cluster's own store and, beside it, the folders of tables that another catalog has placed elsewhere.
+"""Routes to the cluster's own store, or to the folder of a table that another catalog has placed outside of it.
 
-Only folders that a topic's table was made in are opened, so what other engines write into metadata leads nowhere else.
+Only folders of topics' tables are opened, so that metadata written by other engines cannot lead anywhere else.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,21 +21,21 @@ _OBSTORE = {
     "client.secret-access-key": "secret_access_key", "client.session-token": "session_token",
     "client.region": "region", "adls.account-name": "account_name", "adls.account-key": "account_key",
 }  # fmt: skip
-"""PyIceberg's names of what a store needs, and obstore's."""
+"""PyIceberg's names of a store's options, and obstore's."""
 
 
 def store_options(properties: Mapping[str, str]) -> dict[str, str]:
-    """What obstore has to know, out of a catalog's properties; a store's own names win over a client's."""
+    """The options of obstore, from a catalog's properties; names of a store win over those of a client."""
     named = sorted((name for name in properties if name in _OBSTORE), key=lambda name: not name.startswith("client."))
     return {_OBSTORE[name]: str(properties[name]) for name in named}
 
 
-def outside_roots(catalog: Catalog) -> list[str]:
+def external_roots(catalog: Catalog) -> list[str]:
     """The folders of all tables that are in other catalogs."""
     return [root_of(landing.location) for landing in list(catalog.landings.values()) if landing.location]
 
 
-def open_elsewhere(root: str, options: Callable[[], Mapping[str, str]]) -> DatedStore:
+def open_folder(root: str, options: Callable[[], Mapping[str, str]]) -> DatedStore:
     """The store of one folder. A folder of this machine needs no options."""
     return open_table_store(root, **({} if root.startswith("file:") else options()))
 
@@ -46,17 +46,17 @@ def open_store_of(root: str, metadata_location: str) -> TableStore:
 
 
 def place_of(root: str, metadata_location: str) -> str:
-    """What a table's files lie in: the cluster's root, or a folder elsewhere."""
+    """The root of a table's files: the cluster's, or a folder outside of it."""
     return root if metadata_location.startswith(f"{root}/") else root_of(metadata_location)
 
 
-def open_wide(root: str, roots: Callable[[], Iterable[str]]) -> "WiderStore":
-    """For tools that only read: the environment has what stores elsewhere need."""
-    return WiderStore(open_table_store(root), roots, dict)
+def open_routed(root: str, roots: Callable[[], Iterable[str]]) -> "RoutedStore":
+    """For tools that only read: options of other stores come from the environment."""
+    return RoutedStore(open_table_store(root), roots, dict)
 
 
-class WiderStore:
-    """A TableStore. `roots` names the folders elsewhere, `options` what their object stores need; both asked late."""
+class RoutedStore:
+    """A TableStore. `roots` returns the folders outside of its own, `options` the options of their object stores."""
 
     def __init__(
         self, own: DatedStore, roots: Callable[[], Iterable[str]], options: Callable[[], Mapping[str, str]]
@@ -70,15 +70,15 @@ class WiderStore:
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        return f"WiderStore({self._own!r}, {len(self._stores)} elsewhere)"
+        return f"RoutedStore({self._own!r}, {len(self._stores)} elsewhere)"
 
     def allow(self, root: str) -> None:
-        """A table that was just made there, before the state knows."""
+        """Opens the folder of a table that was just created, before the state has it."""
         if not f"{root}/".startswith(f"{self.root}/"):
             self._opened(root)
 
     def options(self) -> dict[str, str]:
-        """What object stores elsewhere need; empty where nothing is elsewhere."""
+        """The options of the other object stores; empty if there are none."""
         return dict(self._options())
 
     def put(self, uri: str, data: bytes) -> None:
@@ -119,7 +119,7 @@ class WiderStore:
 
     def _opened(self, root: str) -> DatedStore:
         with self._lock:
-            found = self._stores.pop(root, None) or open_elsewhere(root, self._options)
+            found = self._stores.pop(root, None) or open_folder(root, self._options)
             self._stores[root] = found
             if len(self._stores) > OPEN_MAX:
                 del self._stores[next(iter(self._stores))]

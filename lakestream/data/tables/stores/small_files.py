@@ -1,6 +1,8 @@
-"""A table's small files, many at a time, with those at hand that were just written or read.
+"""A table's small files, several at a time, with a cache of those that were just written or read.
 
-A commit reads again what the last one wrote; files never change, so what is kept is never wrong.
+A commit reads again what the last one wrote; files never change, so the cache is never stale. Eight threads put 24
+files 9 times as fast into a folder, whose syncs then overlap, and get them 7 times as fast from a store that answers in
+10 ms; getting them from a folder takes 2 ms instead of 1 (bench/table_threads.py).
 """
 
 from collections import OrderedDict
@@ -13,13 +15,13 @@ from lakestream.data.tables.stores.table_store import TableStore
 
 S = TypeVar("S")
 T = TypeVar("T")
-RECENT_BYTES_MAX = 32 * 1024 * 1024
+CACHED_BYTES_MAX = 32 * 1024 * 1024
 
 
-class RecentFiles:
-    """Reads and writes through a store, in parallel. For threads."""
+class SmallFiles:
+    """Reads and writes through a store, several files at once. For threads."""
 
-    def __init__(self, store: TableStore, limit_bytes: int = RECENT_BYTES_MAX) -> None:
+    def __init__(self, store: TableStore, limit_bytes: int = CACHED_BYTES_MAX) -> None:
         self._store = store
         self._limit_bytes = limit_bytes
         self._kept: OrderedDict[str, bytes] = OrderedDict()
@@ -28,7 +30,7 @@ class RecentFiles:
         self._requests = ThreadPoolExecutor(store.requests_at_once, "table-files")
 
     def __repr__(self) -> str:
-        return f"RecentFiles({self._store!r}, {self._kept_bytes} bytes)"
+        return f"SmallFiles({self._store!r}, {self._kept_bytes} bytes)"
 
     def close(self) -> None:
         self._requests.shutdown()
@@ -43,7 +45,7 @@ class RecentFiles:
         return found
 
     def forget(self) -> None:
-        """Read anew from now on: something that was read cannot be what was written."""
+        """Drops the cache: a file that was read is not what was written."""
         with self._lock:
             self._kept.clear()
             self._kept_bytes = 0
@@ -57,14 +59,14 @@ class RecentFiles:
         self.at_once(lambda item: self._put(*item), list(files.items()))
 
     def at_once(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
-        """Do something with each, several at a time, in order of the items. The work must not use this itself."""
+        """Runs `work` for each item, several at a time; results in order. `work` must not call this method."""
         if len(items) == 1 or self._store.requests_at_once == 1:
             return [work(item) for item in items]
         return list(self._requests.map(work, items))
 
     def _put(self, uri: str, data: bytes) -> None:
         self._store.put(uri, data)
-        # A metadata file is handed on by whoever made it, and large.
+        # Metadata files are large, and their writer keeps them.
         if not uri.endswith(".json"):
             self._keep(uri, data)
 

@@ -1,7 +1,7 @@
-"""Where a table's files lie: whole objects by URI, create-only, from threads (the tables' work never runs on the loop).
+"""The stores of table files: whole objects by URI, create-only, called from threads, never on the event loop.
 
-Every URI has to lie under the store's root: metadata comes from other engines too, and must not make us read or delete
-anything else.
+Every URI must lie under the store's root: metadata also comes from other engines, and must not make us read or delete
+other files.
 """
 
 import os
@@ -54,7 +54,7 @@ class TableStore(Protocol):
         ...
 
     def delete(self, uris: Sequence[str]) -> None:
-        """Those that are gone already are no error."""
+        """Deletes objects; missing ones are no error."""
         ...
 
 
@@ -94,7 +94,7 @@ class FolderTableStore:
 
     @cached_property
     def _placer(self) -> Placer:
-        """Made for the first file: who only reads needs no right to write."""
+        """Created with the first file, so that readers need no right to write."""
         # Tables and rounds never have the folder of another one.
         return Placer(Directories(self._root, FOLDERS_KNOWN_MAX), near if self._nameless else near_by_name)
 

@@ -1,9 +1,8 @@
 """The Iceberg REST catalog: the protocol's paths, requests and answers; mounted at /iceberg on every broker.
 
 Its pointers are in the state machine (model/catalog/tables.py), its files in the warehouse. Departures from the
-document:
-no scan planning, no credentials, no OAuth; a namespace's parent has to be there; one prefix, which is none.
-What it offers is listed by /v1/config, and told in docs/CATALOG.md.
+document: no scan planning, no credentials, no OAuth; a namespace's parent must exist; the prefix is empty. /v1/config
+lists the endpoints, docs/CATALOG.md describes them.
 """
 
 import logging
@@ -20,22 +19,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
-from lakestream.data.tables.iceberg.metadata.documents import parse, render
+from lakestream.data.tables.iceberg.metadata.documents import parse_any
 from lakestream.data.tables.iceberg.metadata.files import MetadataFiles
 from lakestream.data.tables.iceberg.metadata.view_metadata import parse_view, render_view
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.interfaces import Clock
+from lakestream.metadata.cluster_clock import ClusterClock
 from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import SEPARATOR, Warehouse, name_problem, namespace_problem
 from lakestream.model.catalog.tables import TableKey
 from lakestream.protocol.http.bodies import BodyDecoder
-from lakestream.protocol.http.iceberg.drafts import CommitRequest, CreateRequest, Draft, Drafting
+from lakestream.protocol.http.iceberg.drafts import CommitRequest, CreateRequest, Drafting, TableDraft
 from lakestream.protocol.http.iceberg.errors import CatalogError, answer_of, bad_request, of_exception
 from lakestream.protocol.http.iceberg.namespaces import Namespaces, page
 from lakestream.protocol.http.iceberg.openapi import openapi
-from lakestream.protocol.http.iceberg.places import Places
+from lakestream.protocol.http.iceberg.places import TablePlaces
 from lakestream.protocol.http.iceberg.tables import Tables
-from lakestream.protocol.http.iceberg.views import CommitViewRequest, CreateViewRequest, LoadedView, Views
+from lakestream.protocol.http.iceberg.views import CommitViewRequest, CreateViewRequest, LoadedView, ViewEndpoints
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +91,9 @@ def catalog_app(
 ) -> ASGIApp:
     """The catalog over one store, which holds the warehouse; `defaults` are settings handed to clients."""
     files = MetadataFiles(store, random)
-    places = Places(warehouse, lambda: replica.state.catalog.homes())
-    drafting = Drafting(store, files, places, clock, random)
-    views = Views(replica, files, places, clock, random)
+    places = TablePlaces(warehouse, lambda: replica.state.catalog.homes())
+    drafting = Drafting(store, files, places, ClusterClock(replica, clock), random)
+    views = ViewEndpoints(replica, files, places, clock, random)
     api = CatalogApi(Namespaces(replica), Tables(replica, drafting, files), views, defaults or {})
     routes = [Route(path, answered(handler), methods=[method]) for method, path, handler in api.routes()]
     routes += [
@@ -117,7 +117,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 def answered(handler: Handler) -> Handler:
-    """The handler, whose errors become answers."""
+    """Wraps a handler: its errors become answers."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -137,14 +137,16 @@ def answered(handler: Handler) -> Handler:
 class CatalogApi:
     """One method for each operation of the document."""
 
-    def __init__(self, namespaces: Namespaces, tables: Tables, views: Views, defaults: Mapping[str, str]) -> None:
+    def __init__(
+        self, namespaces: Namespaces, tables: Tables, views: ViewEndpoints, defaults: Mapping[str, str]
+    ) -> None:
         self._namespaces = namespaces
         self._tables = tables
         self._views = views
         self._defaults = dict(defaults)
 
     def routes(self) -> Sequence[tuple[str, str, Handler]]:
-        """What /v1/config lists, and nothing else; a HEAD is answered by the handler of its GET."""
+        """Exactly the routes that /v1/config lists; the handler of a GET answers its HEAD."""
         spaces, space = "/v1/namespaces", "/v1/namespaces/{namespace}"
         table, view = space + "/tables/{table}", space + "/views/{view}"
         return (
@@ -357,15 +359,16 @@ def _listed(name: str, items: list[Any], following: str | None) -> Response:
     return JSONResponse({name: items} if following is None else {name: items, "next-page-token": following})
 
 
-def _loaded(table: Draft, which: str = "all") -> Response:
-    """Without settings of the store: DuckDB takes those of a table for credentials, and then no others."""
+def _loaded(table: TableDraft, which: str = "all") -> Response:
+    """The answer has no settings of the store: DuckDB would take them for credentials, and ignore its own."""
     metadata = table.metadata
     if which == "refs" or metadata[:1] != b"{":
-        whole = parse(metadata)
+        whole = parse_any(metadata)
         if which == "refs":
-            shown = {ref["snapshot-id"] for ref in whole["refs"].values()}
-            whole["snapshots"] = [s for s in whole["snapshots"] if s["snapshot-id"] in shown]
-        metadata = render(whole)
+            named = {ref["snapshot-id"] for ref in whole.refs.values()}
+            snapshots = [one for one in whole.value("snapshots") if one["snapshot-id"] in named]
+            whole = whole.replaced({"snapshots": snapshots})
+        metadata = whole.encode()
     answer: dict[str, Any] = {"metadata": msgspec.Raw(metadata), "config": {}}
     if not table.location:
         return Response(msgspec.json.encode(answer), media_type="application/json")
@@ -379,5 +382,5 @@ def _loaded_view(view: LoadedView) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
-def _tag(table: Draft, which: str) -> str:
+def _tag(table: TableDraft, which: str) -> str:
     return f'"{blake2b(f"{table.location} {which}".encode(), digest_size=16).hexdigest()}"'

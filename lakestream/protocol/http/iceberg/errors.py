@@ -1,7 +1,7 @@
-"""What goes wrong in the catalog, as the Iceberg REST protocol says it.
+"""The catalog's errors in the terms of the Iceberg REST protocol.
 
-Clients take 4xx as a definite no, and 5xx of a commit as "nobody knows". 503 is said only when certainly nothing was
-done: it is safe to try again (T17).
+Clients take 4xx as a definite no, and 5xx of a commit as an unknown outcome. 503 is sent only when certainly nothing
+was done, so that clients can try again (T17).
 """
 
 from starlette.responses import JSONResponse, Response
@@ -15,7 +15,7 @@ from lakestream.model.reasons import No, Reason
 
 
 class CatalogError(Exception):
-    """An answer that is an error."""
+    """An error that is the answer to a request."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -71,13 +71,13 @@ def no_such_namespace(name: str) -> CatalogError:
 
 
 def of_refusal(no: No) -> CatalogError:
-    """What `apply` refused."""
+    """The error for a command that `apply` refused."""
     status, kind = _REASONS.get(no.reason, (500, "InternalServerError"))
     return CatalogError(status, kind, no.message)
 
 
 def of_exception(error: Exception) -> CatalogError | None:
-    """What an error means to the client; None if nobody expected it."""
+    """The error for an exception; None if it is unexpected."""
     if isinstance(error, CatalogError):
         return error
     if isinstance(error, Missing):

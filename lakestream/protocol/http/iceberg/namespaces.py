@@ -14,7 +14,7 @@ PAGE_SIZE_DEFAULT = 1000
 
 
 class Namespaces:
-    """What the REST protocol does to namespaces."""
+    """The operations of the REST protocol on namespaces."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -27,7 +27,7 @@ class Namespaces:
         return found
 
     async def children(self, parent: str) -> list[str]:
-        """The namespaces right below one; below none are those of one level."""
+        """The namespaces directly below one, or the top-level ones."""
         await self._replica.catch_up()
         namespaces = self._replica.state.catalog.namespaces
         if parent and parent not in namespaces:
@@ -47,7 +47,7 @@ class Namespaces:
         await self._say(DropNamespace(namespace))
 
     async def update(self, namespace: str, removals: list[str], updates: dict[str, str]) -> list[str]:
-        """Which of the removals were there."""
+        """Updates properties; returns the removals that existed."""
         if both := sorted(set(removals) & updates.keys()):
             raise unprocessable(f"{', '.join(both)} cannot be removed and set at once")
         found: list[str] = await self._say(UpdateNamespace(namespace, removals, updates))
@@ -61,7 +61,7 @@ class Namespaces:
 
 
 def page(names: Iterable[str], query: Mapping[str, str]) -> tuple[list[str], str | None]:
-    """One page of the names, in order, and the token of the next one. Who does not ask for pages gets all."""
+    """One page of the names, in order, and the token of the next one. Without a page size all names are returned."""
     ordered = sorted(names)
     token, size = query.get("pageToken"), query.get("pageSize")
     if token is None and size is None:

@@ -1,4 +1,4 @@
-"""The OpenAPI document of what the catalog serves: paths, parameters, bodies and answers, for tools that check it."""
+"""The OpenAPI document of the catalog: paths, parameters, bodies and answers, for tools that check it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ _TEXT: Json = {"type": "string"}
 _TEXTS: Json = {"type": "array", "items": _TEXT}
 _MAP: Json = {"type": "object", "additionalProperties": _TEXT}
 _ANY: Json = {"type": "object"}
-# What may be left out may be null as well.
+# Optional fields may be null as well.
 _OPTIONAL_TEXT: Json = {"type": ["string", "null"]}
 _OPTIONAL_TEXTS: Json = {**_TEXTS, "type": ["array", "null"]}
 _OPTIONAL_MAP: Json = {**_MAP, "type": ["object", "null"]}

@@ -1,4 +1,4 @@
-"""Where users' tables and views may have their files."""
+"""The locations that users' tables and views may have for their files."""
 
 from collections.abc import Callable, Collection, Iterable
 
@@ -6,8 +6,8 @@ from lakestream.data.tables.iceberg.metadata.schemas import Invalid
 from lakestream.model.catalog.names import STREAMS, Warehouse, canonical, overlap, within
 
 
-class Places:
-    """Judges places. `roots` gives the folders of the tables and views that there are."""
+class TablePlaces:
+    """Judges locations. `roots` returns the folders of all tables and views."""
 
     def __init__(self, warehouse: Warehouse, roots: Callable[[], Iterable[str]]) -> None:
         self.warehouse = warehouse
@@ -19,9 +19,9 @@ class Places:
             raise Invalid(problem)
 
     def problem(self, what: str, place: str, own: Collection[str] = (), kept: bool = False) -> str:
-        """Why a user's table cannot have files there, or nothing. `own` are the folders that it has already.
+        """Why a user's table cannot have files there; empty if it can.
 
-        `kept`: it was the table of a topic that is deleted, and lies where that one lay.
+        `own` are the folders that it has already. `kept`: the table was that of a deleted topic, at the same location.
         """
         if not self.warehouse.admits(place):
             return f"{what} {place} is outside the warehouse {self.warehouse.uri}"

@@ -1,8 +1,8 @@
 """The catalog's tables: load, create, commit to one or several, register, rename, drop.
 
 A commit is drafted in a thread, then one command swaps the pointers if they are what the draft was made from; on a lost
-race it is drafted again from what the table is now (T17). Answers come from a state that was folded to the end of the
-log after the request came, so what one broker answered every other one knows (L6).
+race it is drafted again from the table as it is now (T17). Answers come from a state that was folded to the end of the
+log after the request came, so every broker knows the answers of the others (L6).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from lakestream.metadata.replica import Replica
 from lakestream.model.catalog.names import STREAMS, name_problem, shown
 from lakestream.model.catalog.tables import Catalog, CatalogTable, CommitTables, TableChange, TableKey
 from lakestream.model.reasons import No, Reason
-from lakestream.protocol.http.iceberg.drafts import CommitRequest, CreateRequest, Draft, Drafting
+from lakestream.protocol.http.iceberg.drafts import CommitRequest, CreateRequest, Drafting, TableDraft
 from lakestream.protocol.http.iceberg.errors import (
     CatalogError,
     bad_request,
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Tables:
-    """What the REST protocol does to tables."""
+    """The operations of the REST protocol on tables."""
 
     def __init__(self, replica: Replica, drafting: Drafting, files: MetadataFiles) -> None:
         self._replica = replica
@@ -55,12 +55,12 @@ class Tables:
             raise no_such_table(shown(*key))
         return table
 
-    async def load(self, key: TableKey) -> Draft:
+    async def load(self, key: TableKey) -> TableDraft:
         table = await self.find(key)
         data = await asyncio.to_thread(self._files.read_present, table.location)
-        return Draft(location=table.location, metadata=data, change=None)
+        return TableDraft(location=table.location, metadata=data, change=None)
 
-    async def create(self, namespace: str, request: CreateRequest) -> Draft:
+    async def create(self, namespace: str, request: CreateRequest) -> TableDraft:
         key = await self._free(namespace, request.name)
         draft = await self._drafted(lambda: self._drafting.create(namespace, request))
         if draft.change is not None:
@@ -69,7 +69,7 @@ class Tables:
             raise of_refusal(No(Reason.TABLE_EXISTS, f"Table already exists: {shown(*key)}"))
         return draft
 
-    async def register(self, namespace: str, name: str, place: str, overwrite: bool) -> Draft:
+    async def register(self, namespace: str, name: str, place: str, overwrite: bool) -> TableDraft:
         await self._replica.catch_up()
         old = self.catalog.tables.get((namespace, name)) if overwrite else None
         key = (namespace, name) if old is not None else await self._free(namespace, name)
@@ -82,7 +82,7 @@ class Tables:
         return draft
 
     async def _free(self, namespace: str, name: str) -> TableKey:
-        """The place of a table that may be made."""
+        """The key of a table that can be created."""
         if problem := name_problem(name):
             raise bad_request(problem)
         await self._replica.catch_up()
@@ -97,7 +97,7 @@ class Tables:
             raise of_refusal(No(Reason.TABLE_BOUND, f"the namespace {STREAMS} belongs to the topics"))
         return namespace, name
 
-    async def _propose_new(self, draft: Draft, changes: list[TableChange]) -> None:
+    async def _propose_new(self, draft: TableDraft, changes: list[TableChange]) -> None:
         try:
             outcome = await self._replica.propose(CommitTables(changes))
         except (Retry, Fenced):
@@ -128,7 +128,7 @@ class Tables:
                 raise of_refusal(outcome)
         raise busy()
 
-    async def commit(self, requests: Sequence[tuple[TableKey, CommitRequest]]) -> list[Draft]:
+    async def commit(self, requests: Sequence[tuple[TableKey, CommitRequest]]) -> list[TableDraft]:
         """Commit to all tables or to none; answer i belongs to request i."""
         keys = [key for key, _ in requests]
         if len(set(keys)) != len(keys):
@@ -141,8 +141,8 @@ class Tables:
                     return drafts
         raise busy()
 
-    async def _draft_all(self, requests: Sequence[tuple[TableKey, CommitRequest]]) -> list[Draft]:
-        drafts: list[Draft] = []
+    async def _draft_all(self, requests: Sequence[tuple[TableKey, CommitRequest]]) -> list[TableDraft]:
+        drafts: list[TableDraft] = []
         tables = self.catalog.tables
         try:
             for key, request in requests:
@@ -157,8 +157,8 @@ class Tables:
             raise
         return drafts
 
-    async def _commit(self, drafts: list[Draft]) -> bool:
-        """Whether it is done; if not, somebody else was faster."""
+    async def _commit(self, drafts: list[TableDraft]) -> bool:
+        """Returns whether the commit was made; if not, another commit was faster."""
         changes = [draft.change for draft in drafts if draft.change is not None]
         if not changes:
             return True
@@ -177,14 +177,14 @@ class Tables:
             await asyncio.to_thread(self._files.remove, obsolete)
         return True
 
-    async def _discard(self, drafts: list[Draft]) -> None:
-        """Nobody will ever refer to these files."""
+    async def _discard(self, drafts: list[TableDraft]) -> None:
+        """Deletes files that nothing refers to."""
         written = [draft.location for draft in drafts if draft.change is not None]
         if written:
             await asyncio.to_thread(self._files.remove, written)
 
-    async def _drafted(self, draft: Callable[[], Draft]) -> Draft:
-        """Run it in a thread, few at once; who would have to wait for too many others is sent away."""
+    async def _drafted(self, draft: Callable[[], TableDraft]) -> TableDraft:
+        """Drafts in a thread, a few at once; with too many waiting the request is refused with a 503."""
         if self._waiting >= WAITING_MAX:
             raise CatalogError(503, "ServiceUnavailableException", "too many commits at once")
         self._waiting += 1

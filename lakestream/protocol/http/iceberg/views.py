@@ -37,7 +37,7 @@ from lakestream.protocol.http.iceberg.errors import (
     no_such_view,
     of_refusal,
 )
-from lakestream.protocol.http.iceberg.places import Places
+from lakestream.protocol.http.iceberg.places import TablePlaces
 
 T = TypeVar("T")
 ATTEMPTS = 16
@@ -57,7 +57,7 @@ class CreateViewRequest(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class CommitViewRequest(msgspec.Struct, frozen=True):
-    """What a client asks of one view."""
+    """A client's commit to one view."""
 
     updates: list[dict[str, Any]]
     requirements: list[dict[str, Any]] = []
@@ -66,16 +66,18 @@ class CommitViewRequest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadedView:
-    """A view: where its metadata lies, and the metadata."""
+    """A view: the location of its metadata, and the metadata."""
 
     location: str
     metadata: bytes
 
 
-class Views:
-    """What the REST protocol does to views."""
+class ViewEndpoints:
+    """The operations of the REST protocol on views."""
 
-    def __init__(self, replica: Replica, files: MetadataFiles, places: Places, clock: Clock, random: Random) -> None:
+    def __init__(
+        self, replica: Replica, files: MetadataFiles, places: TablePlaces, clock: Clock, random: Random
+    ) -> None:
         self._replica = replica
         self._files = files
         self._places = places
@@ -190,7 +192,7 @@ class Views:
         raise _busy()
 
     async def _swap(self, change: CommitView, written: str) -> bool:
-        """Whether it is done; if not, somebody else was faster. What was written for nothing is taken away."""
+        """Returns whether the swap was made; if not, another one was faster. Unneeded files are deleted."""
         unneeded = [written] if written else []
         try:
             outcome = await self._replica.propose(change)
@@ -205,7 +207,7 @@ class Views:
         raise of_refusal(outcome)
 
     async def _may_be_made(self, key: ViewKey) -> None:
-        """Raises what the command would be refused for, before a file is written."""
+        """Raises the error for which the command would be refused, before a file is written."""
         self._check_level()
         if problem := name_problem(key[1]):
             raise bad_request(problem)

@@ -1,4 +1,4 @@
-"""What handlers see of a request: the context it came in, and the call that a Produce request is."""
+"""The types that handlers get: a request's context, and a Produce request as a call."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,25 +8,21 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from lakestream.interfaces import Buffer
 from lakestream.protocol.kafka.wire import apis
 from lakestream.protocol.kafka.wire.fast_requests import parse_fetch
+from lakestream.protocol.serving.connection import PENDING, AnswerSlot, Reply
 from lakestream.protocol.serving.slabs import Slab
 
 if TYPE_CHECKING:
     from lakestream.protocol.kafka.connections.connection import Connection
 
-Reply = bytes | Sequence[Buffer] | None
-"""Whole frames, their length in front; None for no answer at all."""
-
 FETCH: Final = 1
 LONG_REQUEST_BYTES: Final = 64 * 1024
 LEAST_RUN: Final = 4
-"""Fewer requests are not worth the fixed cost of a run."""
-PENDING: Final[Any] = object()
-"""The reply of a call that is not answered yet."""
+"""A run of fewer requests would cost more than single requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """Who asks, and in which version."""
+    """The client that asks, and the version of its request."""
 
     api_key: int
     version: int
@@ -36,35 +32,14 @@ class RequestContext:
     connection: "Connection"
 
 
-class Slot:
-    """A place in the order of a connection's answers (L16), for `count` requests that came one behind the other."""
-
-    __slots__ = ("connection", "reply")
-
-    count: int
-
-    def __init__(self, connection: "Connection") -> None:
-        self.connection = connection
-        self.reply: Reply = PENDING
-
-    def answer(self, reply: Reply) -> None:
-        """Give the framed response; None if the client wants none. It goes out in order with this loop's others."""
-        assert self.reply is PENDING, "a request is answered once"
-        self.reply = reply
-        connection = self.connection
-        answers = connection.answers
-        if answers and answers[0] is self and not connection.queued:
-            connection.queued = True
-            connection.board.queue(connection)
-
-
-class ProduceCall(Slot):
+class ProduceCall(AnswerSlot):
     """A Produce request: `view[start:end]`, from the header's client id on. No Future, no Task: it is its own slot.
 
     The handler answers once, now or later, on the event loop's thread; it releases once, after which the bytes are
     overwritten. The two are independent of each other.
     """
 
+    connection: "Connection"
     __slots__ = ("correlation_id", "end", "slab", "start", "version", "view")
 
     count = 1
@@ -89,7 +64,7 @@ class ProduceCall(Slot):
         slab.release()
 
     def pin(self) -> Slab:
-        """Keep the bytes for longer than this call: whoever gets the slab releases it once."""
+        """Keep the bytes for longer than this call. The caller releases the slab once."""
         slab = self.slab
         assert slab is not None, "released bytes cannot be pinned"
         slab.pins += 1
@@ -132,14 +107,14 @@ def decode_or_put_off(api: apis.Api, version: int, frame: bytes, body: int) -> A
 
 
 def decode(api: apis.Api, version: int, frame: bytes, body: int) -> Any:
-    """The request in `frame` from `body` on: Fetch by hand, as hot.ParsedFetch, all others as their message."""
+    """The request in `frame` from `body` on: a `ParsedFetch`, or the message of another API."""
     if api.key == FETCH:
         return parse_fetch(memoryview(frame), body, len(frame), version)
     return apis.decode_request(api, version, frame, body)
 
 
 def framed(api: apis.Api, context: RequestContext, response: Any) -> tuple[Sequence[Buffer], bool]:
-    """What a handler returned, as buffers, and whether they are small enough to be joined."""
+    """A handler's response as buffers, and whether they are small enough to be joined."""
     if isinstance(response, (list, tuple)):
         return response, False
     if isinstance(response, (bytes, bytearray, memoryview)):

@@ -1,17 +1,18 @@
 """Runs: simple Produce requests that arrived together are taken up, appended and answered as one.
 
-A client that pipelines tiny requests costs us the interpreter's time for each, unless the work is done for all that one
-receive brought. Simple are requests that begin like the connection's last one and bring one sound, uncompressed, small
-batch that all rules allow. All others, and these if anything is special, go the general way, and the same answers come
-of it: a run only ever ends, and nothing has happened to the request that ended it.
+A client that pipelines tiny requests costs interpreter time for each of them, unless one receive's requests are taken
+up together. A request is simple if it begins like the connection's last one and has one sound, uncompressed, small
+batch that all rules allow. A run ends before the first other request, which goes the general way.
 """
 
 import asyncio
+from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from lakestream.errors import Fenced, LakestreamError, Retry
+from lakestream.interfaces import Clock
 from lakestream.model.kernels.pointers import address_of
 from lakestream.model.kernels.produce_loops import (
     COLUMNS,
@@ -24,46 +25,47 @@ from lakestream.model.kernels.produce_loops import (
 )
 from lakestream.model.streams import Stream
 from lakestream.model.topics import Topic
-from lakestream.protocol.kafka.connections.calls import LEAST_RUN, Slot
+from lakestream.protocol.kafka.connections.calls import LEAST_RUN
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.protocol.kafka.wire.fast_answers import Produced, answer_template, encode_produce_response
 from lakestream.protocol.kafka.wire.fast_requests import RunPrefix
+from lakestream.protocol.serving.connection import AnswerSlot
 from lakestream.protocol.serving.slabs import Slab
-from lakestream.stream.batch_tables import Numbers
+from lakestream.stream.batch_tables import ManyBatches, Numbers
 from lakestream.stream.rules import TopicRules
+from lakestream.stream.streams import FrontDoor
 
 if TYPE_CHECKING:
     from lakestream.protocol.kafka.connections.connection import Connection
-    from lakestream.protocol.kafka.produce import ProduceApi
 
 RUN_LIMIT: Final = 1024
 """Requests in one run."""
 BATCH_BYTES_MAX: Final = 4096
-"""Larger batches are worth the work that is done for each."""
+"""Larger batches go the general way: the work for each is small beside their bytes."""
 _AROUND: Final = 19
 """The most bytes of a frame, its length aside, that are neither prefix nor batch."""
 _EARLIEST: Final = -(2**63)
 _LATEST: Final = 2**63 - 1
 
 
-class ProduceRun(Slot):
+class ProduceRun(AnswerSlot):
     """Some requests for one topic, until their answers."""
 
-    __slots__ = ("_api", "_name", "_streams", "_table", "_topic", "_version", "count", "slab")
+    __slots__ = ("_door", "_name", "_streams", "_table", "_version", "count", "slab")
 
     def __init__(
-        self, api: "ProduceApi", connection: "Connection", slab: Slab, prefix: RunPrefix, topic: Topic, table: Numbers
+        self, door: FrontDoor, connection: "Connection", slab: Slab, prefix: RunPrefix, topic: Topic, table: Numbers
     ) -> None:
         super().__init__(connection)
-        self._api = api
+        self._door = door
         self._version = prefix.version
         self._name = prefix.topic
-        self._topic = topic
         self._table = table
         self.count = len(table)
         self.slab: Slab | None = slab
         partitions = table[:, PARTITION].tolist()
-        self._streams: dict[int, Stream] = {one: api.stream(topic, one, prefix.topic) for one in set(partitions)}
+        by_id = door.state.streams.by_id
+        self._streams: dict[int, Stream] = {one: by_id[topic.streams[one]] for one in set(partitions)}
         table[:, STREAM] = [self._streams[one].id for one in partitions]
 
     def release(self) -> None:
@@ -72,7 +74,7 @@ class ProduceRun(Slot):
         slab.release()
 
     def done(self, answer: Numbers | LakestreamError) -> None:
-        throttle_ms = self._api.throttle_ms(self._streams.values())
+        throttle_ms = self._door.throttle_ms(self._streams.values())
         if throttle_ms:
             reply = self._each(answer, throttle_ms)
             asyncio.get_running_loop().call_later(throttle_ms / 1000, self.answer, reply)
@@ -97,21 +99,61 @@ class ProduceRun(Slot):
         frames = []
         for index, (correlation_id, partition) in enumerate(self._table[:, (CORRELATION, PARTITION)].tolist()):
             result = answer if isinstance(answer, LakestreamError) else int(answer[index])
-            produced = told(partition, self._streams[partition], -1, result)
+            produced = partition_answer(partition, self._streams[partition], -1, result)
             frames.append(
                 encode_produce_response(self._version, correlation_id, [(self._name, [produced])], throttle_ms)
             )
         return b"".join(frames)
 
 
-class RunFinder:
-    """Finds runs in what connections received. One for all of them: between two calls it remembers nothing."""
+class ProduceRuns:
+    """Finds runs in what connections received, and takes them up. One for all connections: it remembers nothing.
 
-    def __init__(self) -> None:
+    `late`: the connections that have requests waiting, behind which nothing may be taken up (L16).
+    """
+
+    def __init__(self, streams: FrontDoor, clock: Clock, late: "Container[Connection]") -> None:
+        self._streams = streams
+        self._submit = streams.submit
+        self._clock = clock
+        self._late = late
         self._table: Numbers = np.zeros((RUN_LIMIT, COLUMNS), np.int64)
         self._address = int(self._table.ctypes.data)
 
-    def find(
+    def take(self, connection: "Connection", slab: Slab, start: int, end: int, limit: int) -> int:
+        """Take up the run that begins at `start`, and return where it ends: `start` if there is none.
+
+        The run has its place in the connection's order before it is submitted, since it may be answered at once.
+        """
+        prefix = connection.parser.run_prefix()
+        if prefix is None or connection in self._late:
+            return start
+        topic = self._streams.topic(prefix.topic)
+        if topic is None:
+            return start
+        rules = self._streams.rules.of(topic)
+        if rules.log_append_time or rules.compacted:
+            return start
+        now_ms = 0 if rules.any_time else self._clock.wall_ms()
+        frame_bytes_max = connection.board.limits.max_frame_bytes
+        found = self._find(slab, start, end, limit, frame_bytes_max, prefix, topic, rules, now_ms)
+        if found is None:
+            return start
+        table, stop, size = found
+        run = ProduceRun(self._streams, connection, slab, prefix, topic, table)
+        slab.pins += 1
+        connection.answers.append(run)
+        connection.in_runs += run.count - 1
+        connection.board.stats.requests[0] += run.count
+        try:
+            self._submit(ManyBatches(table, size, run.release, run.done))
+        except Exception:
+            if run.slab is not None:
+                run.release()
+            raise
+        return stop
+
+    def _find(
         self, slab: Slab, start: int, end: int, limit: int, frame_bytes_max: int, prefix: RunPrefix, topic: Topic,
         rules: TopicRules, now_ms: int,
     ) -> tuple[Numbers, int, int] | None:  # fmt: skip
@@ -129,8 +171,8 @@ class RunFinder:
         return self._table[:count].copy(), stop - slab.address, size
 
 
-def told(partition: int, stream: Stream, time_ms: int, result: int | LakestreamError) -> Produced:
-    """What a partition is told of the batch that was submitted for it."""
+def partition_answer(partition: int, stream: Stream, time_ms: int, result: int | LakestreamError) -> Produced:
+    """The answer for one partition whose batch was submitted."""
     if isinstance(result, LakestreamError):
         return Produced(partition, error_code(result), -1, -1, stream.start, str(result))
     if result >= 0:

@@ -1,32 +1,21 @@
-"""The Kafka listener: accepts connections, drains them, and once in a while looks after those that do nothing.
+"""The Kafka listener. It knows no API: handlers are given to it, by API key."""
 
-It knows no API: handlers are given to it, by API key. What a client has to fear is in Limits.
-"""
-
-import asyncio
-import contextlib
 import logging
-import resource
 from collections.abc import Mapping
-from typing import Final
 
 from lakestream.interfaces import Clock
 from lakestream.protocol.kafka.connections.calls import Handler, ProduceHandler
 from lakestream.protocol.kafka.connections.connection import Connection
-from lakestream.protocol.kafka.connections.shared_board import ServerStats, Switchboard
+from lakestream.protocol.kafka.connections.shared_board import KafkaBoard
 from lakestream.protocol.serving.admission import Limits
-from lakestream.protocol.serving.client_warnings import Complaints
+from lakestream.protocol.serving.client_warnings import ClientWarnings
+from lakestream.protocol.serving.server import ConnectionServer
 
 log = logging.getLogger(__name__)
 
-BACKLOG: Final = 4096
-SWEEP_S: Final = 1.0
-SPARE_FILES: Final = 256
-"""Descriptors kept for everything that is not a client."""
 
-
-class KafkaServer:
-    """Kafka's protocol on one address. Made and used on the event loop's thread.
+class KafkaServer(ConnectionServer):
+    """Kafka's protocol on one address.
 
     `unsupported_version` answers ApiVersions of a version that we do not know: it is called with version 0 in its
     context and None as the request, and returns an ApiVersionsResponse with error 35.
@@ -39,147 +28,16 @@ class KafkaServer:
         limits: Limits,
         clock: Clock,
         unsupported_version: Handler | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        address: str = "",
     ) -> None:
-        self._clock = clock
-        self._limits = limits
-        self._board = Switchboard(
+        board = KafkaBoard(
             limits=limits,
             handlers=handlers,
             produce=produce,
             unsupported_version=unsupported_version,
-            complaints=Complaints(clock, log),
+            warnings=ClientWarnings(clock, log),
         )
-        self._listener: asyncio.AbstractServer | None = None
-        self._sweeper: asyncio.Task[None] | None = None
-        self._idle_checked_at = 0.0
-
-    @property
-    def stats(self) -> ServerStats:
-        return self._board.stats
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory of requests that have not arrived completely."""
-        return self._board.admission.held_bytes
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Memory of Produce requests that somebody still needs, in whole slabs."""
-        return self._board.pool.used_bytes
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Memory of answers that their clients do not take."""
-        return self._board.unsent_bytes
-
-    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> tuple[str, int]:
-        """Listen; returns the address, whose port was chosen by the system if `port` is 0."""
-        board = self._board
-        board.loop = asyncio.get_running_loop()
-        board.now = self._idle_checked_at = self._clock.monotonic()
-        files = raise_open_files()
-        if files < self._limits.max_connections + SPARE_FILES:
-            board.max_connections = max(1, files - SPARE_FILES)
-            log.info("at most %d connections, because the limit of open files is %d", board.max_connections, files)
-        self._listener = await board.loop.create_server(
-            lambda: Connection(board), host, port, backlog=BACKLOG, reuse_port=reuse_port or None
-        )
-        self._sweeper = board.loop.create_task(self._sweep_forever())
-        address = self._listener.sockets[0].getsockname()
-        return address[0], address[1]
-
-    def pause_producers(self) -> None:
-        """There is no room for more records: read nothing from those who produce, until told otherwise."""
-        self._board.admission.halt_producers(True)
-
-    def resume_producers(self) -> None:
-        self._board.admission.halt_producers(False)
-
-    def close_connections(self) -> None:
-        """Fall silent (L8): close every connection, and each new one at once, until `resume`."""
-        self._board.refusing = True
-        for connection in list(self._board.connections):
-            connection.abort()
-
-    def resume(self) -> None:
-        """Serve again after `close_connections`."""
-        self._board.refusing = False
-
-    async def drain(self, timeout_s: float) -> None:
-        """Accept and take up nothing more, answer what was taken up, close. Who is left after a while is cut off."""
-        board = self._board
-        if self._listener is not None:
-            self._listener.close()
-        board.draining = True
-        board.last_lost = board.loop.create_future()
-        for connection in list(board.connections):
-            connection.finish()
-        if board.connections:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(board.last_lost, timeout_s)
-        for connection in list(board.connections):
-            connection.abort()
-
-    async def stop(self) -> None:
-        """Close everything at once, and wait until no handler runs any more."""
-        board = self._board
-        if self._listener is not None:
-            self._listener.close()
-        board.draining = True
-        for connection in list(board.connections):
-            connection.abort()
-        ending = [*board.tasks]
-        if self._sweeper is not None:
-            ending.append(self._sweeper)
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-
-    # Upkeep
-
-    async def _sweep_forever(self) -> None:
-        interval = min(SWEEP_S, self._limits.stall_timeout_s / 4, self._limits.idle_timeout_s / 4)
-        while True:
-            await asyncio.sleep(interval)
-            self._sweep(interval)
-
-    def _sweep(self, interval: float) -> None:
-        board = self._board
-        now = board.now = self._clock.monotonic()
-        board.pool.trim()
-        for holder in board.admission.holders():
-            assert isinstance(holder, Connection)
-            if now - holder.rest_at > 2 * interval:
-                holder.move_out()
-        for stalled in board.admission.choose_again(now, 2 * interval):
-            assert isinstance(stalled, Connection)
-            stalled.refuse("stalled", f"{stalled.missing} bytes of a request do not come, and memory is short")
-        self._look_after_slow_readers(now)
-        if now - self._idle_checked_at >= self._limits.idle_timeout_s / 8:
-            self._idle_checked_at = now
-            for connection in list(board.connections):
-                if connection.idle and now - connection.active_at > self._limits.idle_timeout_s:
-                    connection.refuse("idle", f"nothing came for {self._limits.idle_timeout_s:g} s")
-
-    def _look_after_slow_readers(self, now: float) -> None:
-        board, limits = self._board, self._limits
-        total = 0
-        for connection, (before, _) in list(board.slow_readers.items()):
-            unsent = connection.transport.get_write_buffer_size()
-            total += unsent
-            if unsent != before:
-                board.note_unsent(connection, unsent)
-        patience = limits.stall_timeout_s if total > limits.unsent_bytes else limits.idle_timeout_s
-        for connection, (unsent, since) in list(board.slow_readers.items()):
-            if now - since > patience:
-                connection.refuse("slow", f"it takes none of the {unsent} bytes that wait for it")
-
-
-def raise_open_files() -> int:
-    """Allow this process as many open files as the machine does; returns how many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return soft if soft != resource.RLIM_INFINITY else 1 << 30
+        super().__init__(board, lambda: Connection(board), clock, log, host=host, port=port, address=address)

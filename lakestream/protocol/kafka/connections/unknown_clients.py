@@ -1,4 +1,4 @@
-"""Clients that speak something else than Kafka's protocol, told by their first bytes, or ask for an API in vain."""
+"""Recognizes clients that speak another protocol, by their first bytes, and clients that ask for an unserved API."""
 
 import struct
 from typing import Final
@@ -13,21 +13,21 @@ _HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", 
 
 
 def what_it_looks_like(first: bytes, size: int) -> tuple[str, str]:
-    """Name the bytes that stand where a frame's length should be: kind and reason of the complaint."""
+    """The kind and the reason of a warning about bytes that are no length of a frame."""
     if first in _HTTP:
-        return "http", "it speaks HTTP, this port speaks Kafka"
+        return "http", "the client speaks HTTP, this port speaks Kafka"
     if first[:2] == b"\x16\x03":
-        return "tls", "it speaks TLS, this port does not"
+        return "tls", "the client speaks TLS, this port does not"
     return "frame", f"a frame of {size} bytes (or something that is not Kafka's protocol)"
 
 
 def unserved(view: Buffer, start: int, stop: int) -> str:
-    """Why a request of another API cannot be answered: Kafka closes the connection too, so only the log tells more."""
+    """The log line for a request of an unserved API. Kafka closes the connection too, so the client learns no more."""
     key, version = _KEY.unpack_from(view, start)
     name = f"{UNSERVED[key]} (API key {key})" if key in UNSERVED else f"API key {key}"
     try:
         client = parse_header(view, start, stop, {}).client_id
     except Malformed:
         client = None
-    asked = f"the client {client!r} asked for" if client else "it asked for"
+    asked = f"the client {client!r} asked for" if client else "the client asked for"
     return f"{asked} {name}, version {version}, which is neither advertised nor supported"

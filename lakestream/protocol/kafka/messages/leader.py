@@ -1,4 +1,4 @@
-"""Who leads a partition, as the responses of Produce and Fetch tell a client that asked the wrong broker."""
+"""The leader of a partition in responses of Produce and Fetch to a client that asked the wrong broker."""
 
 from lakestream.protocol.kafka.messages.types import Int32, message
 

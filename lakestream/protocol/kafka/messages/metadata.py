@@ -1,4 +1,4 @@
-"""What a client asks first: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions."""
+"""Messages of the first requests: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions."""
 
 from lakestream.protocol.kafka.messages.types import (
     NOT_ASKED,

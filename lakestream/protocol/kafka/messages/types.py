@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 ZERO_UUID: Final = bytes(16)
 NOT_ASKED: Final = -(1 << 31)
-"""The authorized operations of a resource, when nobody asked for them."""
+"""The authorized operations of a resource in answers to requests that do not ask for them."""
 LATEST: Final = 1 << 15
 """Above every version."""
 

@@ -178,7 +178,7 @@ def _lines(kind: str, names: _Names, cls: type, version: int, flexible: bool) ->
 
 
 def _runs(fields: list[_Field]) -> Iterator[tuple[bool, list[_Field]]]:
-    """Neighbours of fixed width together, the others alone."""
+    """Groups neighbouring fields of fixed width; each other field stands alone."""
     for fixed, group in groupby(fields, key=lambda f: f.is_fixed):
         if fixed:
             yield True, list(group)

@@ -15,7 +15,7 @@ TEMPLATES_LIMIT: Final = 4096
 
 
 class Produced(NamedTuple):
-    """What became of one partition's records."""
+    """The answer for one partition of a Produce request."""
 
     partition: int
     error_code: int = 0
@@ -122,8 +122,8 @@ def _bad_records(partition: Produced, flexible: bool) -> bytes:
     return _count(len(partition.bad_records), flexible) + records
 
 
-class Fetched(NamedTuple):
-    """What one partition has to give. `records` are whole batches in pieces, in order; empty if there are none."""
+class FetchedPartition(NamedTuple):
+    """The answer for one partition of a Fetch request. `records` are pieces of whole batches, in order."""
 
     partition: int
     error_code: int
@@ -142,7 +142,7 @@ def encode_fetch_response(
     throttle_time_ms: int,
     error_code: int,
     session_id: int,
-    topics: Sequence[tuple[Topic, Sequence[Fetched]]],
+    topics: Sequence[tuple[Topic, Sequence[FetchedPartition]]],
 ) -> list[Buffer]:
     """A whole response frame in pieces, its length in front; the pieces of the records are those that were given."""
     flexible = version >= 12
@@ -188,7 +188,7 @@ _ABORTED: Final = struct.Struct(">qq").pack
 _FLEXIBLE_ABORTED: Final = struct.Struct(">qqx").pack
 
 
-def _partition_head(partition: Fetched, version: int) -> bytes:
+def _partition_head(partition: FetchedPartition, version: int) -> bytes:
     """Everything before the records."""
     index, error_code, high, stable, start, _, aborted, preferred = partition
     if aborted is None and version >= 12:

@@ -107,7 +107,7 @@ class ProduceParser:
         return request
 
     def run_prefix(self) -> "RunPrefix | None":
-        """What the requests of a run have in common; None if there was none yet, or if it is not simple."""
+        """The bytes with which the requests of a run begin; None before the first request, or if that is not simple."""
         last = self._last
         if self._run is None and last.transactional_id is None and last.acks in (-1, 1):
             self._run = RunPrefix(self._version, address_of(self._prefix), self._size, self._topic)

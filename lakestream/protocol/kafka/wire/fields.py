@@ -111,7 +111,7 @@ def maybe_struct(read: Decoder) -> Decoder:
 
 
 def read_tags(b: Buffer, p: int, message: Any, known: dict[int, tuple[str, Decoder]]) -> int:
-    """Set the tagged fields that we know, step over the others."""
+    """Set the tagged fields that this version knows, and skip the rest."""
     count, p = read_uvarint(b, p)
     if count > TAGS_LIMIT:
         raise Malformed(f"{count} tagged fields")

@@ -16,7 +16,7 @@ API_VERSIONS: Final = 18
 TAGS_LIMIT: Final = 1000
 """Tagged fields of one struct; the protocol has never had more than four."""
 UNREADABLE: Final = (struct.error, IndexError, UnicodeDecodeError)
-"""What Python raises where bytes end too early or are not text; every entry point turns them into Malformed."""
+"""Python's errors for bytes that end too early or are not text; every entry point raises Malformed instead."""
 
 _FIXED_HEADER: Final = struct.Struct(">hhih")
 LENGTH_AND_CORRELATION: Final = struct.Struct(">ii")
@@ -27,7 +27,7 @@ class Malformed(LakestreamError):
 
 
 class RequestHeader(NamedTuple):
-    """Who asks for what. `body` is the position of the first byte behind the header."""
+    """A request's header. `body` is the position of the first byte behind the header."""
 
     api_key: int
     api_version: int
@@ -40,7 +40,7 @@ def parse_header(view: Buffer, pos: int, end: int, flexible_from: Mapping[int, i
     """Read the header of the frame view[pos:end] (the length prefix not included).
 
     `flexible_from` gives each known API's first version with tags. Of an unknown API or version only the fixed part
-    can be trusted: whoever refuses it needs no more than that, and it may have no body that we could read.
+    can be trusted: a refusal needs no more, and the body may be unreadable.
     """
     try:
         key, version, correlation_id, size = _FIXED_HEADER.unpack_from(view, pos)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from lakestream.data.tables.reading.added_columns import added_columns
-from lakestream.data.tables.reading.scan import Piece, read
+from lakestream.data.tables.reading.scan import ScanPiece, read
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from tests.support.iceberg_tables import OtherEngine, set_columns
 from tests.unit.lake.test_sql_sources import World
 
@@ -62,7 +62,7 @@ def same_as_pyiceberg(world: World) -> None:
     found = world.ask(f"select {picked} from t order by stream_partition, stream_offset")
     assert [plain(dict(zip(names, row, strict=True))) for row in found] == wanted
     added = added_columns(world.lake.table.metadata)
-    recent = RecentFiles(world.store)
+    recent = SmallFiles(world.store)
     reader = TableReader(world.store, recent, ReadCaches(), lambda: world.lake.location, added)
     rows = [row for partition in range(2) for row in reader.read_rows(partition, 0, 9999, 1 << 30).rows.to_pylist()]
     recent.close()
@@ -194,7 +194,7 @@ def test_the_data_source_reads_added_columns_only_if_somebody_wants_them(world: 
     set_columns(world.lake, column(100, "note", "string"))
     rewrite(world, 0, fill(100, "note", pa.string(), str))
     how = {"broker": "", "topic": "t", "root": world.store.root, "partition": 0, "start": 990, "end": 1010}
-    plain = pa.Table.from_batches(read(Piece(**how, metadata_location=world.lake.location)))
-    whole = pa.Table.from_batches(read(Piece(**how, metadata_location=world.lake.location, added=True)))
+    plain = pa.Table.from_batches(read(ScanPiece(**how, metadata_location=world.lake.location)))
+    whole = pa.Table.from_batches(read(ScanPiece(**how, metadata_location=world.lake.location, added=True)))
     assert "note" not in plain.column_names and plain.num_rows == whole.num_rows == 20
     assert whole["note"].to_pylist() == [*map(str, range(990, 1000)), *[None] * 10]

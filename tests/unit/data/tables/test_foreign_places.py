@@ -15,8 +15,8 @@ from pyiceberg.exceptions import ForbiddenError
 from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.data.tables.foreign.allowed_changes import Refused
 from lakestream.data.tables.foreign.rows import judge_rows
-from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
-from lakestream.pipeline.care.caretaker import Caretaker, Schedule
+from lakestream.data.tables.iceberg.metadata.documents import checked
+from lakestream.pipeline.care.caretaker import CareSchedule, Caretaker
 from lakestream.pipeline.care.jobs import CareJobs
 from lakestream.pipeline.care.plan import CareLimits
 from lakestream.pipeline.care.repair import lost_files
@@ -33,9 +33,9 @@ def world(tmp_path: Path) -> Iterator[VerifyWorld]:
 
 def caretaker(world: VerifyWorld) -> Caretaker:
     limits, clock = CareLimits(), SystemClock()
-    jobs = CareJobs(world.lander, world.driver, world.driver._engine, clock, limits, f"file://{world.folder}")
+    jobs = CareJobs(world.tables, world.driver, world.driver._engine, limits, f"file://{world.folder}")
     world.call(world.replica.catch_up())
-    return Caretaker(world.replica, world.lander, jobs, clock, limits, Schedule(orphans_first_s=0.0))
+    return Caretaker(world.replica, world.tables, jobs, clock, Random(6), limits, CareSchedule(orphans_first_s=0.0))
 
 
 def update(world: VerifyWorld, topic: str, offset: int) -> None:
@@ -62,7 +62,7 @@ def test_files_whose_place_is_spelled_otherwise_are_the_tables_all_the_same_t12(
     topic = world.state.topics.by_name["t"]
     found = world.call(caretaker(world).remove_orphans(topic.id, 0, dry_run=False))
     assert found.figures["others"] == 0, "they look old enough to go, and are read"
-    assert not lost_files(world.store, world.lander.committer.load(world.location("t")))
+    assert not lost_files(world.store, world.tables.format.committer.load(world.location("t")))
     checked = world.verify("t")
     assert checked.code == 0, checked.findings
 
@@ -79,12 +79,12 @@ def test_a_table_does_not_write_into_the_folder_of_another_t13(world: VerifyWorl
     with pytest.raises(ForbiddenError, match="own folder"):
         set_data_path(world, "a", f"{elsewhere}/shared")
     set_data_path(world, "a", f"{world.table('a').location()}/shared")
-    before = parse(world.metadata("a").encode())
+    before = checked(world.metadata("a"))
     update(world, "a", 4)
-    after = parse(world.metadata("a").encode())
-    old, new = (snapshot_of(one, main_of(one)) for one in (before, after))
+    after = checked(world.metadata("a"))
+    old, new = (one.snapshot_fields(one.main_id) for one in (before, after))
     assert new is not None
-    judge_rows(world.store, before["location"], old, new, Random(1))
+    judge_rows(world.store, before.location, old, new, Random(1))
     with pytest.raises(Refused, match="own folder"):
         judge_rows(world.store, elsewhere, old, new, Random(1))
 
@@ -102,7 +102,7 @@ def test_a_delete_and_an_update_are_accounted_for_together_t16(world: VerifyWorl
     world.table("t").delete("stream_offset = 3")
     update(world, "t", 40)
     care = caretaker(world)
-    table = world.call(world.lander.table_of(topic_id))
+    table = world.call(world.tables.table_of(topic_id))
     assert care.accounts.due(topic_id, table)
     world.call(care._settle(topic_id, quiet))
     checked = world.verify("t")

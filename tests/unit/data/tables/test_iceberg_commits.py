@@ -9,13 +9,13 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 
-from lakestream.data.tables.files.stream_columns import iceberg_schema
-from lakestream.data.tables.iceberg.committer import Committer, Stale
+from lakestream.data.tables.iceberg.commit import Stale
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.manifests.files import read_manifest_list
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table
-from lakestream.data.tables.iceberg.progress import Landed, Range, unpack_progress, unpack_ranges
+from lakestream.data.tables.iceberg.progress import LandedOffsets, OffsetRange, unpack_progress, unpack_ranges
 from lakestream.errors import Missing
-from tests.support.iceberg_tables import NOW_MS, TOPIC_ID, Lake, OtherEngine, reachable, stored
+from tests.support.iceberg_tables import NOW_MS, TOPIC_ID, Lake, OtherEngine, iceberg_schema, reachable, stored
 
 HOUR_MS = 3_600_000
 
@@ -90,8 +90,8 @@ def test_progress_moves_with_the_rows_and_the_summary_has_only_its_own_ranges_T6
     lake.append([(0, 0, 5), (1, 0, 2)])
     lake.append([(1, 2, 6)])
     progress = unpack_progress(lake.read_by_pyiceberg().properties["lakestream.progress"])
-    assert progress == {0: Landed(5), 1: Landed(6)}
-    assert unpack_ranges(summary(lake)["lakestream.ranges"]) == [Range(1, 2, 6)]
+    assert progress == {0: LandedOffsets(5), 1: LandedOffsets(6)}
+    assert unpack_ranges(summary(lake)["lakestream.ranges"]) == [OffsetRange(1, 2, 6)]
 
 
 def test_a_round_with_nothing_in_it_still_is_a_snapshot_T7(lake: Lake) -> None:
@@ -128,7 +128,8 @@ def test_other_catalogs_come_to_the_same_table_by_the_commits_updates(lake: Lake
         lake.append([(0, start, start + 1)], step_ms=HOUR_MS // 10)
     base = TableMetadataUtil.parse_obj(lake.table.metadata.value_all())
     commit = lake.committer.append(
-        lake.table, [lake.write([(0, 40)])], [Range(0, 40, 41)], now_ms=lake.now_ms + HOUR_MS, write_metadata=False
+        lake.table, [lake.write([(0, 40)])], [OffsetRange(0, 40, 41)], now_ms=lake.now_ms + HOUR_MS,
+        write_metadata=False,
     )
     assert commit.table.metadata_location == ""
     for requirement in TypeAdapter(list[TableRequirement]).validate_python(list(commit.requirements)):
@@ -257,7 +258,8 @@ def test_what_came_after_a_protected_snapshot_is_not_taken_for_unreachable_T11(l
     protected = lake.table.metadata.snapshots[0].snapshot_id
     lake.now_ms += 2 * 3_600_000
     commit = lake.committer.append(
-        lake.table, [lake.write([(0, 40)])], [Range(0, 40, 41)], now_ms=lake.now_ms, protected=frozenset([protected])
+        lake.table, [lake.write([(0, 40)])], [OffsetRange(0, 40, 41)], now_ms=lake.now_ms,
+        protected=frozenset([protected]),
     )
     lake.table = commit.table
     assert len(commit.table.metadata.snapshots) == 5, "all of them lead back to it"
@@ -301,7 +303,7 @@ def test_a_rewrite_replaces_files_over_appends_that_came_meanwhile_T8(lake: Lake
     assert len(list(lake.read_by_pyiceberg().scan().plan_files())) == 2
     assert summary(lake)["operation"] == "replace"
     assert summary(lake)["total-records"] == "50"
-    assert unpack_progress(lake.table.metadata.properties["lakestream.progress"]) == {0: Landed(50)}
+    assert unpack_progress(lake.table.metadata.properties["lakestream.progress"]) == {0: LandedOffsets(50)}
 
 
 def test_a_rewrite_is_thrown_away_if_somebody_deleted_rows_meanwhile_T8(lake: Lake) -> None:

@@ -13,8 +13,8 @@ from lakestream.data.tables.iceberg.manifests.avro import read_container, write_
 from lakestream.data.tables.iceberg.manifests.files import read_manifest, read_manifest_list
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.progress import (
-    Landed,
-    Range,
+    LandedOffsets,
+    OffsetRange,
     advance,
     pack_progress,
     pack_ranges,
@@ -122,17 +122,17 @@ def test_progress_comes_back_as_it_was_packed_T6(drawn: dict[int, tuple[int, lis
         for gap, length in steps:
             above.append((at + gap, at + gap + length))
             at += gap + length
-        progress[partition] = Landed(end, tuple(above))
+        progress[partition] = LandedOffsets(end, tuple(above))
     assert unpack_progress(pack_progress(progress)) == progress
 
 
-@given(st.lists(st.builds(Range, st.integers(0, 999), st.integers(0, 2**40), st.integers(2**40, 2**41))))
-def test_ranges_come_back_as_they_were_packed_T6(ranges: list[Range]) -> None:
+@given(st.lists(st.builds(OffsetRange, st.integers(0, 999), st.integers(0, 2**40), st.integers(2**40, 2**41))))
+def test_ranges_come_back_as_they_were_packed_T6(ranges: list[OffsetRange]) -> None:
     assert unpack_ranges(pack_ranges(ranges)) == ranges
 
 
 def test_the_progress_of_a_thousand_partitions_is_a_few_kilobytes_T6() -> None:
-    assert len(pack_progress({partition: Landed(10**9 + partition) for partition in range(1000)})) < 10_000
+    assert len(pack_progress({partition: LandedOffsets(10**9 + partition) for partition in range(1000)})) < 10_000
 
 
 @pytest.mark.parametrize("text", ["", "AA==", "AQE=", "AQEB", "AQAA", "not base64", "AYA="])
@@ -142,9 +142,9 @@ def test_a_progress_that_cannot_be_read_is_never_taken_for_none(text: str) -> No
 
 
 def test_progress_only_goes_on_and_may_jump_to_a_moved_log_start() -> None:
-    progress = advance({0: Landed(5)}, [Range(0, 9, 12), Range(3, 0, 4)])
-    assert progress == {0: Landed(12), 3: Landed(4)}
-    for wrong in (Range(0, 11, 20), Range(0, 12, 11)):
+    progress = advance({0: LandedOffsets(5)}, [OffsetRange(0, 9, 12), OffsetRange(3, 0, 4)])
+    assert progress == {0: LandedOffsets(12), 3: LandedOffsets(4)}
+    for wrong in (OffsetRange(0, 11, 20), OffsetRange(0, 12, 11)):
         with pytest.raises(ValueError, match="does not follow"):
             advance(progress, [wrong])
 

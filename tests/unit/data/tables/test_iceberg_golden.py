@@ -4,8 +4,8 @@ import json
 
 from lakestream.data.tables.files.runs import unpack_runs
 from lakestream.data.tables.iceberg.progress import (
-    Landed,
-    Range,
+    LandedOffsets,
+    OffsetRange,
     pack_progress,
     pack_ranges,
     unpack_progress,
@@ -13,8 +13,8 @@ from lakestream.data.tables.iceberg.progress import (
 )
 from tests.support import places
 
-PROGRESS = {0: Landed(5), 7: Landed(300, ((310, 312),)), 8: Landed(0)}
-RANGES = [Range(0, 5, 9), Range(300, 0, 0)]
+PROGRESS = {0: LandedOffsets(5), 7: LandedOffsets(300, ((310, 312),)), 8: LandedOffsets(0)}
+RANGES = [OffsetRange(0, 5, 9), OffsetRange(300, 0, 0)]
 GOLDEN = json.loads((places.GOLDEN / "table-v1.json").read_text())
 RUNS = [[0, 0, 5, 9, 1_700_000_000_000, 5], [1, 3, 0, 7, -1, 8]]
 

@@ -14,7 +14,7 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.topic_table import new_topic_table
 from lakestream.data.tables.reading.sort_orders import SortKey, in_order, users_order
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.pipeline.care.plan import ORDERED_GROUPS
 from lakestream.pipeline.care.worker import ORDERED_BYTES
 from tests.support.care_cluster import CareWorld, quiet, start_world
@@ -176,7 +176,7 @@ async def test_history_comes_in_the_order_of_offsets_out_of_ordered_files(world:
     await world.jobs.optimize(topic_id, quiet, asked=True)
     await world.jobs.delete(topic_id, "stream_partition = 1 and stream_offset % 100 = 7", quiet)
     location = world.pipeline.replica.state.catalog.tables["streams", "a"].location
-    recent = RecentFiles(world.pipeline.store)
+    recent = SmallFiles(world.pipeline.store)
     reader = TableReader(world.pipeline.store, recent, ReadCaches(), lambda: location)
     for partition in range(2):
         at, found = 0, []

@@ -22,11 +22,11 @@ from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA
 from lakestream.errors import Corrupt
 from lakestream.model.batches.check import check_batch
 from lakestream.model.batches.header import Codec
-from lakestream.model.batches.records import control_batch
 from lakestream.model.kernels import table_batches
 from lakestream.model.kernels.pointers import address_of
 from tests.support import places
 from tests.support.raw_records import RawRecord, digest, encode, read
+from tests.support.reference_batches import control_batch
 
 GOLDEN = places.GOLDEN / "table-file-v1.parquet"
 TIME = 1_700_000_000_000

@@ -29,6 +29,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Record as PartitionRecord
 
 from lakestream.data.tables.files.arrow_view import digest_rows
+from lakestream.data.tables.files.column_ids import VALUE_ID
 from lakestream.data.tables.files.decode import decode_slices
 from lakestream.data.tables.files.file_stats import FileStats, Run, lower_bound, upper_bound
 from lakestream.data.tables.files.parquet import (
@@ -41,8 +42,9 @@ from lakestream.data.tables.files.parquet import (
     row_sizes,
 )
 from lakestream.data.tables.files.rebuild import rebuild
-from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA, LEAF_IDS, NAMES, VALUE_ID, conform, iceberg_schema
+from lakestream.data.tables.files.stream_columns import ARROW_SCHEMA, RAW_COLUMNS
 from lakestream.errors import Corrupt
+from tests.support.iceberg_tables import iceberg_schema
 from tests.support.raw_records import RawRecord, encode, read
 
 TIME = 1_700_000_000_000
@@ -83,8 +85,8 @@ def test_the_file_carries_the_field_ids_of_the_table_nested_ones_too(tmp_path: P
     assert stored.equals(ARROW_SCHEMA) and stored.equals(
         ARROW_SCHEMA.with_metadata(stored.metadata), check_metadata=True
     )
-    assert parquet_path_to_id_mapping(iceberg_schema()) == LEAF_IDS
-    assert {field.field_id: field.name for field in iceberg_schema().fields} == NAMES
+    assert parquet_path_to_id_mapping(iceberg_schema()) == RAW_COLUMNS.leaf_ids
+    assert {field.field_id: field.name for field in iceberg_schema().fields} == RAW_COLUMNS.names
     assert iceberg_schema().highest_field_id == 11
 
 
@@ -92,7 +94,7 @@ def test_the_field_ids_are_those_that_any_catalog_gives_to_a_new_table() -> None
     """Catalogs number a new table's columns themselves: files with other ids would be read wrongly there."""
     fresh = assign_fresh_schema_ids(iceberg_schema())
     assert fresh.as_struct() == iceberg_schema().as_struct()
-    assert [(field.field_id, field.name) for field in fresh.fields] == list(NAMES.items())
+    assert [(field.field_id, field.name) for field in fresh.fields] == list(RAW_COLUMNS.names.items())
 
 
 def test_required_columns_are_required_everywhere_T1(tmp_path: Path, rows: pa.Table) -> None:
@@ -177,7 +179,7 @@ def test_row_groups_hold_at_most_their_bytes_and_know_their_runs_T4(tmp_path: Pa
     file = pq.ParquetFile(path)
     assert file.metadata.num_row_groups == len(stats.runs) == len(stats.split_offsets)
     for group, runs in enumerate(stats.runs):
-        own = conform(file.read_row_group(group))
+        own = RAW_COLUMNS.conform(file.read_row_group(group))
         assert sum(int(row_sizes(one).sum()) for one in own.to_batches()) <= 5000
         assert [(run.partition, run.first, run.last, run.rows) for run in runs] == spans(own)
     assert max(run.max_timestamp for group in stats.runs for run in group) == 2**60
@@ -223,7 +225,7 @@ def test_what_is_no_parquet_file_is_corruption(data: bytes) -> None:
 def test_narrow_columns_cost_little(tmp_path: Path) -> None:
     plain = [RawRecord(offset=i, timestamp=TIME + i // 10, value=bytes(range(100))) for i in range(20_000)]
     _, stats = written(tmp_path, decode_slices([(0, 0, encode(plain))]))
-    assert sum(stats.column_sizes[field_id] for field_id in set(LEAF_IDS.values()) - {VALUE_ID}) < 20_000
+    assert sum(stats.column_sizes[field_id] for field_id in set(RAW_COLUMNS.leaf_ids.values()) - {VALUE_ID}) < 20_000
 
 
 # -- other engines -----------------------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ def test_duckdb_reads_the_file_and_prunes_by_it_rightly(tmp_path: Path, rows: pa
     path, _ = written(tmp_path, rows, row_group_bytes=4000)
     with duckdb.connect() as database:
         found = database.execute(f"select * from '{path}' order by stream_partition, stream_offset").to_arrow_table()
-        assert digest_rows(conform(found)) == digest_rows(rows)
+        assert digest_rows(RAW_COLUMNS.conform(found)) == digest_rows(rows)
         low, high, keys = database.execute(
             f"select min(stream_offset), max(stream_offset), count(stream_key) from '{path}' where stream_partition = 5"
         ).fetchall()[0]
@@ -264,11 +266,11 @@ def test_a_file_that_duckdb_wrote_anew_in_another_order_gives_the_same_batches_T
 
 def test_columns_are_found_by_their_ids_where_somebody_renamed_them(rows: pa.Table) -> None:
     renamed = rows.rename_columns([f"{name}_once" for name in rows.column_names])
-    assert conform(renamed).equals(rows)
+    assert RAW_COLUMNS.conform(renamed).equals(rows)
     with pytest.raises(Corrupt, match="no column value"):
-        conform(rows.drop_columns(["value"]))
+        RAW_COLUMNS.conform(rows.drop_columns(["value"]))
     with pytest.raises(Corrupt, match="another type"):
-        conform(rows.set_column(1, ARROW_SCHEMA.field(1).with_type(pa.string()), pa.array(["x"] * 500)))
+        RAW_COLUMNS.conform(rows.set_column(1, ARROW_SCHEMA.field(1).with_type(pa.string()), pa.array(["x"] * 500)))
 
 
 def test_wide_types_of_other_engines_are_taken(rows: pa.Table) -> None:
@@ -278,7 +280,7 @@ def test_wide_types_of_other_engines_are_taken(rows: pa.Table) -> None:
             for field in ARROW_SCHEMA
         ]
     )
-    assert conform(rows.cast(wide)).equals(rows)
+    assert RAW_COLUMNS.conform(rows.cast(wide)).equals(rows)
 
 
 def iceberg_file(stats: FileStats) -> DataFile:
@@ -317,7 +319,7 @@ def test_pyiceberg_scans_the_file_as_a_data_file_of_the_table(tmp_path: Path, ro
         return ArrowScan(metadata, PyArrowFileIO(), projected, condition).to_table([task])
 
     everything = scan(AlwaysTrue(), metadata.schema())
-    assert digest_rows(conform(everything)) == digest_rows(rows)
+    assert digest_rows(RAW_COLUMNS.conform(everything)) == digest_rows(rows)
     some = scan(GreaterThanOrEqual("stream_offset", 395), metadata.schema().select("stream_offset", "value"))
     assert some["stream_offset"].to_pylist() == [395, 396, 397, 398, 399]
 

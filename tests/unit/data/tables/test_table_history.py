@@ -14,10 +14,10 @@ from lakestream.data.tables.iceberg.expiry import AGE_PROPERTY, to_expire
 from lakestream.data.tables.iceberg.metadata.names import CODEC_PROPERTY, METADATA_BYTES_MAX, packed, unpacked
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
 from lakestream.data.tables.iceberg.pinned_files import pinned
-from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, History
+from lakestream.data.tables.iceberg.snapshot_history import DAY_MS, HOUR_MS, MINUTE_MS, THINNED_TAG, SnapshotHistory
 from lakestream.data.tables.iceberg.summaries import CARE_KEY, OPTIMIZE
 from lakestream.errors import Corrupt
-from lakestream.pipeline.care.unreachable_files import Unreached
+from lakestream.pipeline.tables.obsolete_files import ObsoleteFiles
 from lakestream.testing.simulation.event_loop import SimClock, SimulatedLoop
 from tests.support.iceberg_tables import NOW_MS, Lake, OtherEngine, reachable, stored
 
@@ -29,7 +29,7 @@ COMMIT_BYTES_MAX = 25_000
 def lake(tmp_path: Path) -> Lake:
     """With a history of seconds and minutes instead of minutes, hours and days."""
     made = Lake(tmp_path / "warehouse")
-    quick = History(all_ms=60_000, tiers=((600_000, 30_000), (3_000_000, 300_000)), removed_ms=300_000)
+    quick = SnapshotHistory(all_ms=60_000, tiers=((600_000, 30_000), (3_000_000, 300_000)), removed_ms=300_000)
     made.committer = Committer(made.store, random.Random(7), history=quick)
     return made
 
@@ -82,7 +82,7 @@ def test_a_commit_asks_a_store_for_few_things_and_leaves_few_files() -> None:
 
 
 def test_of_older_minutes_hours_and_days_the_last_snapshot_stays() -> None:
-    topic = Topic(History(all_ms=10 * MINUTE_MS))
+    topic = Topic(SnapshotHistory(all_ms=10 * MINUTE_MS))
     for step_ms in (HOUR_MS // 3,) * 90 + (20_000,) * 200:
         topic.round(step_ms)
     now_ms = topic.table.metadata.snapshots[-1].timestamp_ms
@@ -174,6 +174,73 @@ def test_rows_that_were_removed_are_gone_when_their_time_is_over(lake: Lake) -> 
     assert stored(lake) == reachable(lake)
 
 
+def test_rows_deleted_by_position_are_gone_when_their_time_is_over_since_a_rewrite_left_them_out(lake: Lake) -> None:
+    """Snapshots between the DELETE and the rewrite still lead to the file that has the rows."""
+    land(lake, 30)
+    engine = OtherEngine(lake, random.Random(3))
+    doomed = next(iter(lake.committer.live_files(lake.table).data))
+    engine.delete({doomed: [0]})
+    land(lake, 20)
+    base = lake.table.metadata.current_snapshot_id
+    assert base is not None
+    live = lake.committer.live_files(lake.table)
+    joined = lake.write([(0, offset) for offset in range(5_000, 5_000 + len(live.data) - 1)])
+    replaced = frozenset([*live.data, *(one.path for one in live.deletes)])
+    commit = lake.committer.rewrite(
+        lake.table, base, replaced, [joined], now_ms=lake.now_ms, notes={CARE_KEY: OPTIMIZE}
+    )
+    lake.table = commit.table
+    lake.store.delete(commit.obsolete)
+    land(lake, 29, step_ms=10_000)
+    assert doomed in stored(lake), "who reads an older snapshot has his time"
+    land(lake, 15, step_ms=10_000)
+    assert doomed not in stored(lake)
+    assert not reachable(lake) - stored(lake)
+
+
+def test_a_snapshot_that_main_was_never_at_keeps_removed_rows_no_longer_than_others(lake: Lake) -> None:
+    land(lake, 30)
+    staged = lake.table.metadata
+    land(lake, 1, removing=False)
+    theirs = lake.table.metadata.snapshots[-1]
+    aside = staged.replaced(
+        {"snapshots": [*staged.raw_snapshots, lake.table.metadata.raw_snapshots[-1]]},
+        {name: getattr(staged, name) for name in ("raw_log", "log_ids")},
+    )
+    lake.table = Table(lake.location, aside)
+    lake.now_ms += 1
+    land(lake, 40, step_ms=5_000)
+    assert lake.table.metadata.snapshot(theirs.snapshot_id) is not None
+    land(lake, 20, step_ms=10_000)
+    assert lake.table.metadata.snapshot(theirs.snapshot_id) is None
+
+
+def test_a_history_with_gaps_has_a_tag_that_keeps_no_snapshot_so_that_javas_library_looks_before_it_deletes(
+    lake: Lake,
+) -> None:
+    land(lake, 12)
+    assert THINNED_TAG not in lake.table.metadata.refs, "nothing was thinned yet"
+    land(lake, 60)
+    tag = lake.table.metadata.refs[THINNED_TAG]
+    assert (tag["type"], tag["snapshot-id"]) == ("tag", lake.table.metadata.current_snapshot_id)
+    idle = lake.committer.expire(lake.table, now_ms=lake.now_ms + 20_000, older_than_ms=0)
+    assert idle is not None and len(idle.table.metadata.snapshots) == 1
+    assert THINNED_TAG not in idle.table.metadata.refs
+    assert "main" in idle.table.metadata.refs
+
+
+def test_a_snapshot_of_a_clock_that_is_far_ahead_ends_nobodys_history(lake: Lake) -> None:
+    land(lake, 60)
+    kept = len(lake.table.metadata.snapshots)
+    engine, right_ms = OtherEngine(lake, random.Random(3)), lake.now_ms
+    lake.now_ms += 365 * DAY_MS
+    engine.rewrite({entry.data_file.file_path for _, entry in engine.live()[:2]})
+    lake.now_ms = right_ms
+    land(lake, 1)
+    assert len(lake.table.metadata.snapshots) > kept - 16
+    assert not reachable(lake) - stored(lake)
+
+
 def test_a_tables_own_age_ends_all_of_its_history(lake: Lake) -> None:
     properties = {**lake.table.metadata.properties, AGE_PROPERTY: "120000"}
     lake.table = Table(lake.location, lake.table.metadata.replaced({"properties": properties}))
@@ -237,7 +304,7 @@ def test_a_packed_metadata_file_that_is_damaged_or_a_bomb_is_corrupt(monkeypatch
 
 
 def test_metadata_files_go_at_once_and_other_files_after_their_grace() -> None:
-    files = Unreached(SimClock(SimulatedLoop(1), NOW_MS))
+    files = ObsoleteFiles(SimClock(SimulatedLoop(1), NOW_MS))
     files.add(["file:///t/metadata/00001-a.gz.metadata.json", "file:///t/data/1-1-1/a.parquet"])
     assert len(files.waiting()) == 2
     assert files.take(600.0) == ["file:///t/metadata/00001-a.gz.metadata.json"]

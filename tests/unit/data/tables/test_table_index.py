@@ -11,10 +11,10 @@ import pytest
 
 from lakestream.data.tables.files.runs import pack_runs, run_matrix, runs_of_rows, unpack_runs
 from lakestream.data.tables.iceberg.manifests.files import read_manifest, read_manifest_list
-from lakestream.data.tables.reading.table_reader import FoundRow, ReadCaches, RowGroup, Rows, TableReader
+from lakestream.data.tables.reading.table_reader import FoundRow, PartitionRows, ReadCaches, RowGroup, TableReader
 from lakestream.data.tables.reading.table_readers import TableReaders, TableReadLimits
 from lakestream.data.tables.stores.lru import Lru
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.errors import Corrupt, Missing, Rejected
 from tests.support.iceberg_tables import NOW_MS, Lake, OtherEngine, add_column, make_rows, timestamp_of
 from tests.support.serve_process import eventually
@@ -28,10 +28,10 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def reader_of(lake: Lake) -> TableReader:
-    return TableReader(lake.store, RecentFiles(lake.store), ReadCaches(), lambda: lake.location)
+    return TableReader(lake.store, SmallFiles(lake.store), ReadCaches(), lambda: lake.location)
 
 
-def offsets(found: Rows) -> list[int]:
+def offsets(found: PartitionRows) -> list[int]:
     return found.rows["stream_offset"].to_pylist()
 
 
@@ -89,7 +89,7 @@ def test_the_index_moves_by_the_difference_of_snapshots_T3(lake: Lake) -> None:
     for start in range(0, 100, 10):
         lake.append([(0, start, start + 10)])
     read: list[str] = []
-    files = RecentFiles(lake.store)
+    files = SmallFiles(lake.store)
     get_all = files.get_all
     files.get_all = lambda uris: read.extend(uris) or get_all(uris)  # type: ignore[method-assign, func-returns-value]
     reader = TableReader(lake.store, files, ReadCaches(), lambda: lake.location)
@@ -187,7 +187,7 @@ def test_a_file_that_is_gone_in_the_middle_makes_the_table_be_loaded_again_once_
         asked.append(lake.location)
         return stale if len(asked) == 1 else lake.location
 
-    reader = TableReader(lake.store, RecentFiles(lake.store), ReadCaches(), current)
+    reader = TableReader(lake.store, SmallFiles(lake.store), ReadCaches(), current)
     assert offsets(reader.read_rows(0, 0, 50, ALL)) == list(range(50))
     lake.store.delete(paths(lake))
     fresh = reader_of(lake)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakestream.data.tables.reading.table_reader import FoundRow, ReadCaches, TableReader
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.small_files import SmallFiles
 from tests.support.iceberg_tables import NOW_MS, Lake, OtherEngine, make_rows, timestamp_of
 
 PARTITIONS = 3
@@ -35,7 +35,7 @@ class Story:
         self.next = [0] * PARTITIONS
         self.live: set[tuple[int, int]] = set()
         caches = ReadCaches(row_group_bytes=chance.choice([0, 2000, 1 << 20]))
-        self.reader = TableReader(self.lake.store, RecentFiles(self.lake.store), caches, lambda: self.lake.location)
+        self.reader = TableReader(self.lake.store, SmallFiles(self.lake.store), caches, lambda: self.lake.location)
 
     def play(self, steps: list[str]) -> None:
         for step in [*steps, "read"]:

@@ -17,7 +17,7 @@ from lakestream.data.tables.iceberg.metadata.table_metadata import Table
 from lakestream.model.catalog.names import Warehouse, canonical
 from lakestream.model.catalog.tables import CommitTables, TableChange
 from tests.support.catalog_server import CatalogServer
-from tests.support.iceberg_tables import Lake, OtherEngine
+from tests.support.iceberg_tables import NOW_MS, Lake, OtherEngine
 from tests.support.landed_table import UUID, make_stream, rows
 from tests.unit.data.tables.test_foreign_rows import Table as ForgedTable
 from tests.unit.stream.test_purger import purger
@@ -111,7 +111,7 @@ def test_a_branch_of_a_stream_leads_to_no_file_of_another_table(client: httpx.Cl
     make_stream(server).land("orders", rows([0, 1]))
     forged = ForgedTable(server.store)
     snapshot = forged.snapshot(9, forged.data([5]))
-    snapshot |= {"snapshot-id": 77, "timestamp-ms": 2_000_000_000_000, "sequence-number": 9, "summary": {}}
+    snapshot |= {"snapshot-id": 77, "timestamp-ms": NOW_MS, "sequence-number": 9, "summary": {}}
     updates = [
         {"action": "add-snapshot", "snapshot": snapshot},
         {"action": "set-snapshot-ref", "ref-name": "x", "type": "branch", "snapshot-id": 77},

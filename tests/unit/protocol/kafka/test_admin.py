@@ -288,9 +288,18 @@ async def test_a_page_names_unknown_topics_and_refuses_a_cursor_elsewhere() -> N
             assert {one.error_code for one in answer.topics} == {ErrorCode.INVALID_REQUEST}
 
 
+async def test_unknown_topics_push_no_other_topic_off_the_last_page() -> None:
+    async with one_broker() as broker:
+        await broker.create("z")
+        topics = [DescribedTopicName(name=name) for name in ("a", "b", "c", "z")]
+        asked = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=1)
+        answer = await broker.call(PARTITIONS, asked)
+        assert [one.name for one in answer.topics] == ["a", "b", "c", "z"] and answer.next_cursor is None
+
+
 async def test_the_log_names_the_api_that_a_client_asked_for_in_vain(caplog: pytest.LogCaptureFixture) -> None:
     server = toy_server()
-    address = await server.start("127.0.0.1", 0)
+    address = await server.start()
     try:
         with caplog.at_level(logging.INFO):
             for key, version, client_id in ((43, 2, b"sarama"), (999, 0, b""), (43, 2, b"\xff")):
@@ -300,5 +309,5 @@ async def test_the_log_names_the_api_that_a_client_asked_for_in_vain(caplog: pyt
     finally:
         await server.stop()
     assert "the client 'sarama' asked for ElectLeaders (API key 43), version 2" in caplog.text
-    assert "it asked for API key 999, version 0, which is neither advertised nor supported" in caplog.text
-    assert "it asked for ElectLeaders (API key 43), version 2" in caplog.text
+    assert "the client asked for API key 999, version 0, which is neither advertised nor supported" in caplog.text
+    assert "the client asked for ElectLeaders (API key 43), version 2" in caplog.text

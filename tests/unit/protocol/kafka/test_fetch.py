@@ -14,13 +14,14 @@ from lakestream.model.commands import AdvanceLogStart, DeleteTopic
 from lakestream.process.clock import SystemClock
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch import FetchApi
-from lakestream.protocol.kafka.fetch_sessions import TURN_PARTITIONS, PartitionKey, Sessions
-from lakestream.protocol.kafka.wire.fast_answers import Fetched
+from lakestream.protocol.kafka.fetch_sessions import PARTITIONS_AT_ONCE, PartitionKey, Sessions
+from lakestream.protocol.kafka.wire.fast_answers import FetchedPartition
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
-from lakestream.protocol.serving.answer_budget import AnswerRoom
+from lakestream.protocol.serving.answer_budget import AnswerBudget
+from tests.support.counted_turns import turns_beside
+from tests.support.front_door import front_door
 from tests.support.memory_broker import TestBroker, batch, start_broker
 from tests.support.toy_kafka_server import eventually
-from tests.turns import turns_beside
 
 LONG_MS = 20_000
 SOON_S = 2.0
@@ -35,12 +36,12 @@ class World:
     api: FetchApi
     unsent: int = 0
 
-    async def fetch(self, *partitions: int, **asked: int) -> dict[PartitionKey, Fetched]:
+    async def fetch(self, *partitions: int, **asked: int) -> dict[PartitionKey, FetchedPartition]:
         """What is read for a request for the beginning of these partitions of the topic "t"."""
         wanted = {("t", one): Wanted(one, 0, 0, -1, -1, 50 << 20) for one in partitions}
         return await self.api._gather(request(**asked), wanted)
 
-    def polling(self, *partitions: int, **asked: int) -> "asyncio.Task[dict[PartitionKey, Fetched]]":
+    def polling(self, *partitions: int, **asked: int) -> "asyncio.Task[dict[PartitionKey, FetchedPartition]]":
         return asyncio.create_task(self.fetch(*partitions, **asked))
 
 
@@ -60,16 +61,17 @@ async def world(limit_bytes: int = 1 << 30) -> AsyncIterator[World]:
     def unsent() -> int:
         return made.unsent
 
-    room = AnswerRoom(50 << 20, limit_bytes, unsent)
+    room = AnswerBudget(50 << 20, limit_bytes, unsent)
     sessions = Sessions(Random(1), clock)
-    made = World(broker, FetchApi(broker.replica, broker.reader, broker.waiting, sessions, clock, room))
+    streams = front_door(broker.replica, reader=broker.reader, waiting=broker.waiting)
+    made = World(broker, FetchApi(streams, sessions, clock, room))
     try:
         yield made
     finally:
         await broker.stop()
 
 
-def sizes(results: dict[PartitionKey, Fetched]) -> list[int]:
+def sizes(results: dict[PartitionKey, FetchedPartition]) -> list[int]:
     return [sum(map(len, fetched.records)) for fetched in results.values()]
 
 
@@ -183,7 +185,7 @@ async def test_other_clients_have_their_turn_beside_a_fetch_of_very_many_partiti
         named: list[tuple[Topic, list[Wanted]]] = [("t", partitions)]
         full = replace(request(max_wait_ms=0), topics=named, session_epoch=0)
         answer, turns = await turns_beside(one.api.fetch(context, full))
-        assert turns > 3 * MANY // TURN_PARTITIONS and sum(map(len, answer)) > 20 * MANY
+        assert turns > 3 * MANY // PARTITIONS_AT_ONCE and sum(map(len, answer)) > 20 * MANY
         [session] = one.api._sessions._by_id
         polling = asyncio.create_task(
             turns_beside(one.api.fetch(context, replace(request(), session_id=session, session_epoch=1)))
@@ -192,7 +194,7 @@ async def test_other_clients_have_their_turn_beside_a_fetch_of_very_many_partiti
         assert await asleep(polling)
         await one.broker.append((streams[MANY - 1], batch(b"a")))
         answer, turns = await asyncio.wait_for(polling, SOON_S)
-        assert turns > 6 * MANY // TURN_PARTITIONS and batch(b"a")[8:] in b"".join(answer)
+        assert turns > 6 * MANY // PARTITIONS_AT_ONCE and batch(b"a")[8:] in b"".join(answer)
         assert not one.broker.waiting._waiters
 
 

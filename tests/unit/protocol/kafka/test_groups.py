@@ -21,8 +21,9 @@ from lakestream.protocol.kafka.groups import ALL_OPERATIONS, GroupApis
 from lakestream.protocol.kafka.messages import groups as outside
 from lakestream.protocol.kafka.messages import membership, offsets
 from lakestream.protocol.kafka.wire import apis, codec, framing
+from tests.support.counted_turns import turns_beside
+from tests.support.front_door import front_door
 from tests.support.group_brokers import GroupBroker, GroupCluster, rest
-from tests.turns import turns_beside
 
 T_ID = b"t".ljust(16, b".")
 
@@ -42,9 +43,10 @@ class Client:
 
     def __init__(self, broker: GroupBroker) -> None:
         self.broker = broker
+        streams = front_door(broker.replica, groups=broker.groups)
         self.handlers = {
-            **GroupApis(broker.replica, broker.groups, broker.offsets).handlers(),
-            **GroupOffsetApis(broker.replica, broker.offsets, 4096).handlers(),
+            **GroupApis(streams).handlers(),
+            **GroupOffsetApis(streams, 4096).handlers(),
         }
         self.connection: Any = SimpleNamespace(closed=False)
 

@@ -25,8 +25,8 @@ from lakestream.protocol.kafka.messages.metadata import (
 from lakestream.protocol.kafka.metadata import MetadataApis
 from lakestream.protocol.kafka.wire import codec
 from lakestream.protocol.kafka.wire.apis import APIS
+from tests.support.counted_turns import turns_beside
 from tests.support.kafka_calls import brokers, context, one_broker
-from tests.turns import turns_beside
 
 EVERY_METADATA_VERSION = range(APIS[3].min_version, APIS[3].max_version + 1)
 

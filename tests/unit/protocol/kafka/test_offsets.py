@@ -15,8 +15,8 @@ from lakestream.protocol.kafka.messages.fetch import (
     OffsetForLeaderTopic,
 )
 from lakestream.protocol.kafka.messages.produce import InitProducerIdRequest
+from tests.support.counted_turns import turns_beside
 from tests.support.kafka_calls import ColdBroker, brokers, one_broker
-from tests.turns import turns_beside
 
 LIST, EPOCH_END, INIT = 2, 23, 22
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6

@@ -11,15 +11,15 @@ from fastcrc import crc32
 from lakestream.data.memory import MemoryWal
 from lakestream.errors import Retry
 from lakestream.interfaces import Buffer
+from lakestream.model.append_rows import AppendRow, pack_append
 from lakestream.model.batches.wal_object import verify
 from lakestream.model.kernels.pointers import address_of
-from lakestream.model.kernels.produce_loops import COLUMNS, CORRELATION, ROW_BYTES, crc32c
-from lakestream.model.streams import ROW, AppendRow, pack_append
+from lakestream.model.kernels.produce_loops import COLUMNS, CORRELATION, crc32c
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.wire.fast_answers import encode_one_produced
 from lakestream.protocol.serving.admission import Limits
-from lakestream.stream.appender import Submission
 from lakestream.stream.batch_tables import JoinedTables, ManyBatches, table_of
+from lakestream.stream.submissions import Submission
 from tests.support.produce_connection import World, batch, produce
 
 
@@ -204,7 +204,6 @@ def test_tables_are_joined_as_batches_are_one_by_one() -> None:
         expected.append((stream, count, position, length, timestamp, producer_id, epoch, sequence))
         assert joined.body[position : position + length] == batches[n]
         position += length
-    assert ROW.size == ROW_BYTES
     assert joined.payload(3, 99) == pack_append(3, 99, expected)
     assert joined.streams() == {1, 2, 3, 4, 5}
     outcome = [-3 if n == 4 else 1000 + n for n in range(12)]

@@ -51,7 +51,7 @@ async def serving(
     produce: ProduceHandler = answer_at_once, handlers: dict[int, Handler] | None = None, **limits: Any
 ) -> AsyncIterator[tuple[KafkaServer, Callable[[], Any]]]:
     server = toy_server(produce, handlers, Limits(**limits))
-    address = await server.start("127.0.0.1", 0)
+    address = await server.start()
     clients: list[Client] = []
 
     async def connect() -> Client:
@@ -259,12 +259,12 @@ async def test_paused_producers_are_not_read_and_others_are() -> None:
         producer, other = await connect(), await connect()
         await producer.send(produce_request(0, b"x"))
         await eventually(lambda: gathered.calls)
-        server.pause_producers()
+        server.hold_producers(True)
         await producer.send(produce_request(1, b"x"))
         await asyncio.sleep(0.05)
         assert gathered.correlation_ids == [0]
         assert await other.is_served()
-        server.resume_producers()
+        server.hold_producers(False)
         await eventually(lambda: gathered.correlation_ids == [0, 1])
         gathered.answer()
         assert [(await producer.answer())[0] for _ in range(2)] == [0, 1]
@@ -304,7 +304,7 @@ async def test_l8_a_blind_server_closes_all_connections_and_refuses_new_ones_unt
         client = await connect()
         await client.send(produce_request(1, b"x"))
         await eventually(lambda: gathered.calls)
-        server.close_connections()
+        server.suspend()
         assert await client.is_closed()
         assert await (await connect()).is_closed()
         gathered.answer()

@@ -29,7 +29,7 @@ async def serving(
     produce: ProduceHandler, clients: int, **limits: Any
 ) -> AsyncIterator[tuple[KafkaServer, list[Client]]]:
     server = toy_server(produce, limits=Limits(**limits))
-    address = await server.start("127.0.0.1", 0)
+    address = await server.start()
     connected = [await Client.connect(address) for _ in range(clients)]
     try:
         yield server, connected

@@ -1,7 +1,7 @@
-"""Avro container files: as much of the format as Iceberg's manifests need, for files of any writer.
+"""Avro container files: the part of the format that Iceberg's manifests need, for files of any writer.
 
-A schema is compiled once into functions that read or write one value; records are plain dictionaries. What we do not
-look at (somebody's partition values) therefore goes through unchanged.
+A schema is compiled once into functions that read or write one value; records are plain dictionaries. Fields that we do
+not know (another engine's partition values) therefore go through unchanged.
 """
 
 import json
@@ -31,7 +31,7 @@ _DOUBLE = struct.Struct("<d")
 
 
 class Cursor:
-    """Bytes and how far they are read."""
+    """Bytes, and the position up to which they are read."""
 
     __slots__ = ("at", "data")
 
@@ -74,7 +74,7 @@ Write = Callable[[bytearray, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A whole file: its header's entries and its records."""
+    """A container file: the entries of its header, and its records."""
 
     header: dict[str, bytes]
     records: list[Record]
@@ -83,7 +83,7 @@ class Container:
 def read_container(data: bytes, skipped: frozenset[str] = frozenset()) -> Container:
     """Read all records, without the fields that are `skipped`, in whatever record they are.
 
-    Raises Corrupt if it is not an Avro file, or not a whole one.
+    Raises Corrupt if it is not a complete Avro file.
     """
     try:
         return _read_container(data, skipped)
@@ -127,7 +127,7 @@ def _read_container(data: bytes, skipped: frozenset[str]) -> Container:
 def write_container(
     schema: str, header: Mapping[str, str], records: Sequence[Record], sync: bytes, codec: str = "deflate"
 ) -> bytes:
-    """One block, however many records: packing them together is what makes manifests small. `schema` is JSON."""
+    """Writes one block for any number of records: packed together they take the least space. `schema` is JSON."""
     out = bytearray(MAGIC)
     entries = {SCHEMA: schema, CODEC: codec, **header}
     _write_long(out, len(entries))
@@ -237,7 +237,7 @@ def _read_record(fields: list[tuple[str, Read, bool]]) -> Read:
 
 
 def _skip_array(item: Read) -> Read:
-    """Lists that say their size, as ours do, are jumped over."""
+    """Skips an array; a block with its size, as ours have, in one step."""
 
     def skip(cursor: Cursor) -> None:
         while count := cursor.long():
@@ -347,7 +347,7 @@ def _write_record(fields: list[tuple[str, Write]]) -> Write:
 
 
 def _write_union(choices: list[Any], named: dict[str, Write]) -> Write:
-    """Only unions with null, which are all that Iceberg has."""
+    """Writes a union with null; Iceberg has no others."""
     assert len(choices) == 2 and "null" in choices, choices
     null = choices.index("null")
     value = _compile_writer(choices[1 - null], named)
@@ -364,7 +364,7 @@ def _write_union(choices: list[Any], named: dict[str, Write]) -> Write:
 
 
 def _write_array(item: Write) -> Write:
-    """As a block that says its size (a negative count), so that readers may jump over it."""
+    """Writes one block with its size (after a negative count), so that readers can skip it."""
 
     def write(out: bytearray, items: Sequence[Any]) -> None:
         if items:

@@ -1,7 +1,7 @@
 """Iceberg's manifests and manifest lists, format version 2: their schemas, reading and writing.
 
-Entries are Avro records (dictionaries) as the specification names them, so that what somebody else wrote survives when
-we rewrite a manifest. Ours carry the runs of their files in the header (runs.py).
+Entries are Avro records (dictionaries) as the specification names them, so that fields of other engines survive when we
+rewrite a manifest. Ours carry the runs of their files in the header (runs.py).
 """
 
 import json
@@ -29,7 +29,7 @@ POSITION_DELETES, EQUALITY_DELETES = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """A data file to take into the table, and where its partition spec puts it (nothing if it has none, T19)."""
+    """A data file to add to the table, and its partition values (none without a partition spec, T19)."""
 
     stats: FileStats
     sort_order_id: int | None = None
@@ -64,7 +64,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest that was read: entries with all that they inherit filled in, and the runs of each, where known."""
+    """A manifest that was read: its entries with inherited fields filled in, and the runs of each, where known."""
 
     entries: list[Record]
     runs: "list[RunMatrix | None]"
@@ -152,8 +152,8 @@ def _inherit(entry: Record, listed: ManifestFile) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How the entries of one manifest are written: the table's schema and one partition spec of it, as JSON."""
+class ManifestLayout:
+    """The format of the entries of one manifest: the table's schema and one of its partition specs, as JSON."""
 
     schema: str
     spec_id: int
@@ -161,9 +161,9 @@ class Layout:
     avro: str
 
 
-def layout(schema: Mapping[str, Any], spec: Mapping[str, Any]) -> Layout:
+def layout(schema: Mapping[str, Any], spec: Mapping[str, Any]) -> ManifestLayout:
     partition = [partition_field(each, schema) for each in spec["fields"]]
-    return Layout(
+    return ManifestLayout(
         json.dumps(schema, separators=(",", ":")),
         spec["spec-id"],
         json.dumps(spec["fields"], separators=(",", ":")),
@@ -171,14 +171,14 @@ def layout(schema: Mapping[str, Any], spec: Mapping[str, Any]) -> Layout:
     )
 
 
-def layout_of(manifest: Manifest, listed: ManifestFile) -> Layout:
-    """To write entries back just as they were read, whoever made them."""
+def layout_of(manifest: Manifest, listed: ManifestFile) -> ManifestLayout:
+    """The layout by which entries are written back as they were read, whichever engine made them."""
     text = {key: value.decode() for key, value in manifest.header.items()}
-    return Layout(text["schema"], listed.spec_id, text["partition-spec"], text[SCHEMA])
+    return ManifestLayout(text["schema"], listed.spec_id, text["partition-spec"], text[SCHEMA])
 
 
 def added_entry(file: NewFile, snapshot_id: int) -> Record:
-    """Sequence numbers stay empty: they are inherited from the commit that takes the manifest in."""
+    """The entry of a new file. Sequence numbers stay empty: they are inherited from the commit."""
     stats = file.stats
     return {
         "status": ADDED,
@@ -209,7 +209,7 @@ def _pairs(values: Mapping[int, Any]) -> list[Record]:
 
 def write_manifest(
     path: str,
-    how: Layout,
+    how: ManifestLayout,
     content: int,
     entries: "Sequence[tuple[Record, RunMatrix | None]]",
     snapshot_id: int,
@@ -217,7 +217,7 @@ def write_manifest(
     sync: bytes,
     partitions: list[Record] | None = None,
 ) -> tuple[ManifestFile, bytes]:
-    """The manifest's bytes, and how the list of the snapshot being committed shows it.
+    """Returns the manifest as the manifest list shows it, and its bytes.
 
     `partitions` are the summaries of the partition values; without them engines look into the manifest.
     """

@@ -1,4 +1,4 @@
-"""Which manifests to join, so that a table has few of them and no commit pays for all (T11).
+"""Chooses the manifests to join, so that a table has few of them and no commit rewrites all (T11).
 
 Manifests are joined eight at a time with others of about their size, so that an entry is written again only a few
 times in its life, and the work of a commit does not grow with the table.
@@ -15,7 +15,7 @@ MERGED_BYTES_MAX = 8 * 1024 * 1024
 
 
 def to_merge(manifests: Sequence[ManifestFile], spec_id: int) -> list[ManifestFile]:
-    """The manifests of unpartitioned data files to join now, perhaps none."""
+    """The manifests of unpartitioned data files to join now; may be empty."""
     tiers: dict[int, list[ManifestFile]] = {}
     for listed in manifests:
         if listed.content == DATA and listed.spec_id == spec_id and _is_small(listed):

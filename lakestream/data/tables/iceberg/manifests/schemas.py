@@ -70,7 +70,7 @@ _AVRO_TYPES: dict[str, Any] = {
 
 
 def partition_field(spec_field: Mapping[str, Any], schema: Mapping[str, Any]) -> Record:
-    """How Avro holds the values of a partition field. Transforms to numbers aside it is the column's own type."""
+    """The Avro type of a partition field's values: a number for some transforms, else the column's own type."""
     transform = spec_field["transform"]
     if transform == "day":
         kind = _AVRO_TYPES["date"]

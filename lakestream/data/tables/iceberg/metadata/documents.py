@@ -1,7 +1,7 @@
-"""A table's metadata as JSON: a file's, a new table's, and whether it is what a commit requires.
+"""Metadata of tables that any client may have written: checked in every field, made for a new table, or required.
 
-It works on plain dictionaries, so what it does not look at (fields of a newer format) goes through as it came.
-`Invalid` means that a request can never work, `Conflict` that the table is another one by now.
+`Invalid` means that a request can never work, `Conflict` that the table has changed since the client loaded it.
+Fields that the checks do not know (those of a newer format) go through unchanged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,9 +22,9 @@ from lakestream.data.tables.iceberg.metadata.schemas import (
     moved_sources,
     need,
 )
+from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, TableMetadata, head_of
 from lakestream.errors import Corrupt
 
-MAIN = "main"
 NEWEST_VERSION = 3
 DEFAULT_VERSION = 2
 
@@ -36,25 +36,25 @@ class Conflict(Exception):
 # -- whole files ----------------------------------------------------------------------------------------------------
 
 
-def parse(data: bytes | bytearray) -> Json:
-    """The metadata of a file, of any format version, with what old ones leave out filled in. Raises Corrupt."""
+def parse_any(data: bytes | bytearray) -> TableMetadata:
+    """The checked metadata of a file of any format version, with the fields that version 1 lacks. Raises Corrupt."""
     try:
         metadata = msgspec.json.decode(unpacked(bytes(data)))
-        return complete(need(metadata, dict, "the metadata"))
+        return TableMetadata(complete(need(metadata, dict, "the metadata")))
     except (msgspec.MsgspecError, Invalid, ValueError, RecursionError) as error:
         raise Corrupt(f"not a table's metadata: {error}") from error
 
 
-def render(metadata: Json) -> bytes:
-    """The metadata as JSON, not packed. Version 1 has two fields of its own, for its readers."""
-    if metadata["format-version"] == 1:
-        fields = next(s["fields"] for s in metadata["partition-specs"] if s["spec-id"] == metadata["default-spec-id"])
-        metadata = {**metadata, "schema": current_schema(metadata), "partition-spec": fields}
-    return msgspec.json.encode(metadata)
+def checked(metadata: TableMetadata) -> TableMetadata:
+    """The same metadata with every field decoded and checked. Raises Corrupt."""
+    try:
+        return TableMetadata(complete(metadata.value_all()))
+    except (msgspec.MsgspecError, Invalid, ValueError, RecursionError) as error:
+        raise Corrupt(f"not a table's metadata: {error}") from error
 
 
 def complete(metadata: Json) -> Json:
-    """What version 1 may leave out, as version 2 says it. Raises Invalid if it is no metadata at all."""
+    """The fields as format version 2 has them, all checked. Raises Invalid if they are not a table's metadata."""
     version = id_of(metadata.get("format-version"), "format-version", 1)
     if version > NEWEST_VERSION:
         raise Invalid(f"format version {version} is not supported")
@@ -112,7 +112,10 @@ def _complete_snapshots(made: Json) -> None:
     made["current-snapshot-id"] = current = None if current == -1 else current
     if current is not None and MAIN not in made["refs"]:
         made["refs"] = {**made["refs"], MAIN: {"snapshot-id": need(current, int, MAIN), "type": "branch"}}
-    known = {snapshot["snapshot-id"] for snapshot in made["snapshots"]}
+    try:
+        known = {head_of(snapshot).snapshot_id for snapshot in made["snapshots"]}
+    except msgspec.ValidationError as error:
+        raise Invalid(f"a snapshot is malformed: {error}") from error
     for name, ref in made["refs"].items():
         if ref["snapshot-id"] not in known:
             raise Invalid(f"the reference {name} is at a snapshot that is not there")
@@ -120,7 +123,7 @@ def _complete_snapshots(made: Json) -> None:
 
 def new_metadata(
     *, uuid: str, location: str, schema: Any, spec: Any, order: Any, properties: Mapping[str, str], now_ms: int
-) -> Json:
+) -> TableMetadata:
     """The metadata of a new table, with fresh ids."""
     kept = {name: value for name, value in properties.items() if name != "format-version"}
     version = version_of(properties)
@@ -154,7 +157,7 @@ def new_metadata(
         del made["last-sequence-number"]
     if version >= 3:
         made["next-row-id"] = 0
-    return made
+    return TableMetadata(made)
 
 
 def version_of(properties: Mapping[str, str]) -> int:
@@ -168,31 +171,6 @@ def without_field_ids(spec: Any) -> Any:
     if not isinstance(spec, dict) or not isinstance(spec.get("fields"), list):
         return spec or {"fields": []}
     return {"fields": [{**f, "field-id": None} if isinstance(f, dict) else f for f in spec["fields"]]}
-
-
-def current_schema(metadata: Json) -> Json:
-    found: Json = next(s for s in metadata["schemas"] if s["schema-id"] == metadata["current-schema-id"])
-    return found
-
-
-def main_of(metadata: Json) -> int | None:
-    """The snapshot that `main` is at."""
-    ref = metadata["refs"].get(MAIN)
-    return ref["snapshot-id"] if ref else None
-
-
-def snapshot_of(metadata: Json, snapshot_id: int | None) -> Json | None:
-    return next((s for s in metadata["snapshots"] if s.get("snapshot-id") == snapshot_id), None)
-
-
-def ancestors(metadata: Json, snapshot_id: int | None) -> list[int]:
-    """The snapshot and those that it was made from, newest first, as far as they are known."""
-    parents = {s["snapshot-id"]: s.get("parent-snapshot-id") for s in metadata["snapshots"]}
-    found: list[int] = []
-    while snapshot_id is not None and snapshot_id in parents and len(found) < len(parents):
-        found.append(snapshot_id)
-        snapshot_id = parents[snapshot_id]
-    return found
 
 
 # -- requirements ---------------------------------------------------------------------------------------------------
@@ -209,7 +187,7 @@ _ASSERTED = {
 """Of each: its field in the requirement, that in the metadata, and its name, which some clients look for."""
 
 
-def check_requirements(metadata: Json | None, requirements: Iterable[Any]) -> None:
+def check_requirements(metadata: TableMetadata | None, requirements: Iterable[Any]) -> None:
     """Raises Conflict if one is not met; `metadata` is None if there is no table.
 
     The messages are those of the reference implementation: engines look for them.
@@ -225,12 +203,12 @@ def check_requirements(metadata: Json | None, requirements: Iterable[Any]) -> No
         if metadata is None:
             raise Conflict("Requirement failed: table does not exist")
         if kind == "assert-table-uuid":
-            check_uuid("UUID", one, metadata["table-uuid"])
+            check_uuid("UUID", one, metadata.uuid)
         elif kind == "assert-ref-snapshot-id":
             _check_ref(metadata, one)
         else:
             name, field, what = _ASSERTED[kind]
-            wanted, found = need(one.get(name), int, name), metadata[field]
+            wanted, found = need(one.get(name), int, name), metadata.value(field)
             if wanted != found:
                 raise Conflict(f"Requirement failed: {what} changed: expected id {wanted} != {found}")
 
@@ -241,9 +219,9 @@ def check_uuid(what: str, requirement: Json, found: str) -> None:
         raise Conflict(f"Requirement failed: {what} does not match: expected {wanted} != {found.lower()}")
 
 
-def _check_ref(metadata: Json, requirement: Json) -> None:
+def _check_ref(metadata: TableMetadata, requirement: Json) -> None:
     name, wanted = need(requirement.get("ref"), str, "ref"), requirement.get("snapshot-id")
-    ref = metadata["refs"].get(name)
+    ref = metadata.refs.get(name)
     if ref is None:
         if wanted is not None:
             raise Conflict(f"Requirement failed: branch or tag {name} is missing, expected {wanted}")

@@ -1,4 +1,4 @@
-"""The metadata files of tables: read (they never change, so they are remembered), written create-only, taken away.
+"""Reads, writes and deletes metadata files of tables. They never change, so they are cached; writes are create-only.
 
 This blocks; it is called from threads.
 """
@@ -11,9 +11,9 @@ from random import Random
 from threading import Lock
 from uuid import UUID
 
-from lakestream.data.tables.iceberg.metadata.documents import parse, render
+from lakestream.data.tables.iceberg.metadata.documents import parse_any
 from lakestream.data.tables.iceberg.metadata.names import METADATA_BYTES_MAX, metadata_ending, packed, unpacked
-from lakestream.data.tables.iceberg.metadata.schemas import Json
+from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.stores.table_store import TableStore
 from lakestream.errors import Corrupt, LakestreamError, Retry, Unknown
 
@@ -48,25 +48,25 @@ class MetadataFiles:
         return data
 
     def read_present(self, location: str) -> bytes:
-        """As `read`, and surely still there. Raises Missing also if the file is remembered and was deleted since."""
+        """As `read`, but raises Missing also if the file is cached and was deleted since."""
         with self._lock:
             remembered = location in self._remembered
         if remembered:
             self._store.read(location, [(0, 1)])
         return self.read(location)
 
-    def load(self, location: str) -> Json:
-        return parse(self.read(location))
+    def load(self, location: str) -> TableMetadata:
+        return parse_any(self.read(location))
 
-    def write(self, metadata: Json, previous: str) -> tuple[str, bytes]:
-        """A new file beside the others: where it is, and its JSON. Raises Retry if it failed; nobody refers to it."""
-        folder, number = f"{metadata['location']}/metadata", len(metadata["metadata-log"])
-        return self.place(folder, previous, render(metadata), number, metadata["properties"])
+    def write(self, metadata: TableMetadata, previous: str) -> tuple[str, bytes]:
+        """Writes a new metadata file; returns its location and its JSON. Raises Retry if the file was not written."""
+        folder, number = f"{metadata.location}/metadata", len(metadata.value("metadata-log"))
+        return self.place(folder, previous, metadata.encode(), number, metadata.properties)
 
     def place(
         self, folder: str, previous: str, data: bytes, version: int = 0, properties: Mapping[str, str] | None = None
     ) -> tuple[str, bytes]:
-        """A new file in this folder, numbered after the previous one, or with this number; packed if they say so."""
+        """Writes a new file, numbered after the previous one or with `version`, packed if the properties say so."""
         told = properties or {}
         name = previous.rpartition("/")[2]
         found = _VERSION.match(name)
@@ -81,7 +81,7 @@ class MetadataFiles:
         return location, data
 
     def remove(self, locations: list[str]) -> None:
-        """Take away files that nobody refers to any more. That it failed is no reason to fail anything else."""
+        """Deletes files without references. A failure is only logged."""
         try:
             self._store.delete(locations)
         except (LakestreamError, OSError) as error:

@@ -1,8 +1,8 @@
-"""How a table's metadata file is called and packed: plain JSON, or gzip where the table's property asks for it.
+"""The name and the packing of a table's metadata file: plain JSON, or gzip where the table's property asks for it.
 
 The names are those of Iceberg's reference implementation, `VERSION-UUID.metadata.json` and
-`VERSION-UUID.gz.metadata.json`. Readers of ours look at the bytes and not at the name, so a file that somebody packed
-and called as he liked is read too.
+`VERSION-UUID.gz.metadata.json`. Our readers decide by the bytes and not by the name, so a packed file of any name can
+be read.
 """
 
 import zlib
@@ -22,7 +22,7 @@ _GZIP_WINDOW = 31
 
 
 def metadata_ending(properties: Mapping[str, str]) -> str:
-    """How the name of a metadata file ends that is written for a table with these properties."""
+    """The end of a new metadata file's name, for a table with these properties."""
     return f".gz{ENDING}" if _is_gzip(properties) else ENDING
 
 

@@ -1,6 +1,6 @@
-"""Schemas, partition specs and sort orders as JSON: whether they can be, and fresh ids for those of a new table.
+"""Checks schemas, partition specs and sort orders as JSON, and gives fresh ids to those of a new table.
 
-A client may send anything as a schema, so nothing is taken for granted here. What is wrong raises `Invalid`.
+A client may send anything as a schema, so every part is checked. A malformed part raises `Invalid`.
 """
 
 import re
@@ -26,11 +26,11 @@ _TRANSFORM = re.compile(r"identity|void|years?|months?|days?|hours?|(bucket|trun
 
 
 class Invalid(Exception):
-    """What was sent cannot be (part of) a table's metadata."""
+    """A client sent JSON that cannot be part of a table's metadata."""
 
 
 def need(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
-    """The value, which has to be of this kind; a truth value is no number."""
+    """Returns the value if it is of this kind, else raises Invalid; a boolean is not a number."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         raise Invalid(f"{what} is missing or malformed")
     return value

@@ -1,7 +1,8 @@
-"""A table's metadata file, as JSON whose parts are looked at only when they are needed.
+"""A table's metadata: the fields of its JSON, each decoded when it is asked for.
 
-A table that commits every few seconds has hundreds of snapshots. They are carried from file to file as the bytes they
-are, so a commit costs the same with ten past ones and with a thousand. Fields that we do not know survive.
+A table that commits every few seconds has hundreds of snapshots. Our own commits carry them from file to file as bytes,
+so that a commit costs the same with ten past ones and with a thousand (bench/table_commits.py). The catalog, whose
+clients may write anything, has every field checked first (`documents.checked`). Unknown fields survive either way.
 """
 
 from collections.abc import Mapping
@@ -17,24 +18,27 @@ from lakestream.errors import Corrupt
 
 MAIN = "main"
 _NEEDED = ("table-uuid", "location", "last-sequence-number", "schemas", "current-schema-id", "partition-specs")
-Part = msgspec.Raw | list[msgspec.Raw]
+Part = Any
+"""The value of a field: as JSON (`msgspec.Raw`), as a list of items in JSON, or decoded."""
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 class SummaryHead(msgspec.Struct, frozen=True, gc=False):
-    """What a snapshot's summary says of who made it, and of what it did (summaries.py)."""
+    """The part of a snapshot's summary that tells its author and its operation (summaries.py)."""
 
     operation: str | None = None
     ranges: str | None = msgspec.field(default=None, name="lakestream.ranges")
     care: str | None = msgspec.field(default=None, name="lakestream.care")
+    added_records: str | None = msgspec.field(default=None, name="added-records")
+    deleted_records: str | None = msgspec.field(default=None, name="deleted-records")
 
 
 NO_SUMMARY = SummaryHead()
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, rename="kebab", gc=False):
-    """What we look at in a snapshot."""
+    """The fields of a snapshot that our own code uses."""
 
     snapshot_id: int
     timestamp_ms: int
@@ -55,15 +59,13 @@ class _LogEntry(msgspec.Struct, frozen=True, rename="kebab"):
 _LOG_ENTRY = msgspec.json.Decoder(_LogEntry)
 _HEAD = msgspec.json.Decoder(SnapshotHead)
 _HEADS = msgspec.json.Decoder(list[SnapshotHead] | None)
-_NULL = msgspec.Raw(b"null")
-_SUMMARY = msgspec.json.Decoder(dict[str, Any])
 
 
 class TableMetadata:
-    """One metadata file, immutable; `fields` are the parts of its JSON, undecoded, long lists item by item."""
+    """The metadata of a table. Immutable: callers never change a value that it returns."""
 
     def __init__(self, fields: Mapping[str, Part], known: Mapping[str, Any] | None = None) -> None:
-        """`known` are properties below whose values the caller has at hand: they need not be decoded again."""
+        """`known` are values of properties below that the caller has already: they are not decoded again."""
         self.fields = dict(fields)
         self.__dict__.update(known or {})
 
@@ -72,7 +74,7 @@ class TableMetadata:
 
     @classmethod
     def parse(cls, data: bytes) -> "TableMetadata":
-        """Raises Corrupt if it is not the metadata of a table of format version 2."""
+        """Decodes only the few fields that show whether the file is whole. Raises Corrupt unless it is version 2."""
         try:
             found = cls(_RAW.decode(unpacked(data)))
             version = found.value("format-version")
@@ -98,31 +100,32 @@ class TableMetadata:
         except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"a table's metadata cannot be read: {error}") from error
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "TableMetadata":
-        return cls({name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()})
-
     def encode(self) -> bytes:
-        return msgspec.json.encode(self.fields)
+        """The file's JSON, not packed. Version 1 has two fields of its own, for its readers."""
+        if self.value("format-version") != 1:
+            return msgspec.json.encode(self.fields)
+        spec = self.specs[self.value("default-spec-id")]
+        return msgspec.json.encode({**self.fields, "schema": self.schema, "partition-spec": spec["fields"]})
 
     def value(self, name: str, default: Any = None) -> Any:
         part = self.fields.get(name)
         return default if part is None else _decoded(part)
 
     def value_all(self) -> dict[str, Any]:
-        """All of it, decoded."""
+        """All fields, decoded."""
         return {name: _decoded(part) for name, part in self.fields.items()}
 
     def replaced(self, values: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> "TableMetadata":
-        """With other values."""
-        changed = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()}
+        """The metadata with other values. They are kept as JSON, lists whose items are JSON as they are."""
+        changed = {name: part if _is_raw(part) else _encoded(part) for name, part in values.items()}
         return TableMetadata({**self.fields, **changed}, known)
 
-    def with_lists(self, lists: Mapping[str, list[msgspec.Raw]], known: Mapping[str, Any]) -> "TableMetadata":
-        """With other lists, whose items are carried as they are: copied once, when the file is written."""
-        return TableMetadata({**self.fields, **lists}, known)
+    def with_refs(self, refs: Mapping[str, Any]) -> "TableMetadata":
+        """The metadata with other branches and tags, and the same snapshots."""
+        known = {name: getattr(self, name) for name in ("raw_snapshots", "snapshots", "raw_log", "log_ids")}
+        return self.replaced({"refs": refs}, known)
 
-    # -- what everybody asks for --------------------------------------------------------------------------------------
+    # -- fields -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def uuid(self) -> str:
@@ -146,9 +149,15 @@ class TableMetadata:
 
     @cached_property
     def current_snapshot_id(self) -> int | None:
-        """None if nothing was ever committed; some writers say -1 then."""
+        """None before the first commit, for which some writers have -1."""
         found = self.value("current-snapshot-id")
         return None if found in (None, -1) else int(found)
+
+    @property
+    def main_id(self) -> int | None:
+        """The snapshot that the branch `main` is at."""
+        main = self.refs.get(MAIN)
+        return int(main["snapshot-id"]) if main else None
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -163,18 +172,20 @@ class TableMetadata:
 
     @cached_property
     def raw_snapshots(self) -> list[msgspec.Raw]:
-        return _items(self.fields.get("snapshots", _NULL))
+        return _items(self.fields.get("snapshots"))
 
     @cached_property
     def snapshots(self) -> list[SnapshotHead]:
         """In the order of the file, which is that of their making; item i is item i of `raw_snapshots`."""
-        part = self.fields.get("snapshots", _NULL)
-        return [_HEAD.decode(raw) for raw in part] if isinstance(part, list) else _HEADS.decode(part) or []
+        part: Part = self.fields.get("snapshots") or []
+        if isinstance(part, msgspec.Raw):
+            return _HEADS.decode(part) or []
+        return [_HEAD.decode(one) for one in part] if _is_raw(part) else [head_of(one) for one in part]
 
     @cached_property
     def raw_log(self) -> list[msgspec.Raw]:
         """The snapshot log."""
-        return _items(self.fields.get("snapshot-log", _NULL))
+        return _items(self.fields.get("snapshot-log"))
 
     @cached_property
     def log_ids(self) -> list[int]:
@@ -183,7 +194,7 @@ class TableMetadata:
 
     @cached_property
     def line(self) -> list[SnapshotHead]:
-        """What `main` was at, one after the other, up to what it is at now; nothing if the log does not tell that."""
+        """The snapshots that `main` was at, oldest first, up to the current one; empty if the log is incomplete."""
         ids = self.log_ids
         places = dict(zip(ids, range(len(ids)), strict=True))
         if len(places) != len(ids) or not ids or ids[-1] != self.current_snapshot_id:
@@ -199,11 +210,17 @@ class TableMetadata:
     def snapshot(self, snapshot_id: int) -> SnapshotHead | None:
         return next((head for head in reversed(self.snapshots) if head.snapshot_id == snapshot_id), None)
 
-    def summary(self, snapshot_id: int) -> dict[str, str]:
-        for head, raw in zip(reversed(self.snapshots), reversed(self.raw_snapshots), strict=True):
+    def snapshot_fields(self, snapshot_id: int | None) -> dict[str, Any] | None:
+        """All fields of a snapshot."""
+        part = self.fields.get("snapshots")
+        listed = self.raw_snapshots if isinstance(part, msgspec.Raw) else part or []
+        for head, one in zip(reversed(self.snapshots), reversed(listed), strict=True):
             if head.snapshot_id == snapshot_id:
-                return dict(_SUMMARY.decode(raw).get("summary") or {})
-        return {}
+                return dict(_decoded(one))
+        return None
+
+    def summary(self, snapshot_id: int) -> dict[str, str]:
+        return dict((self.snapshot_fields(snapshot_id) or {}).get("summary") or {})
 
     def ancestors(self, snapshot_id: int | None) -> list[SnapshotHead]:
         """The snapshot, its parent and so on, as far as they are kept."""
@@ -214,13 +231,33 @@ class TableMetadata:
             snapshot_id = head.parent_snapshot_id
         return found
 
+    def ancestor_ids(self, snapshot_id: int | None) -> list[int]:
+        return [head.snapshot_id for head in self.ancestors(snapshot_id)]
+
+
+def head_of(snapshot: Mapping[str, Any]) -> SnapshotHead:
+    """Raises msgspec.ValidationError."""
+    return msgspec.convert(snapshot, SnapshotHead)
+
 
 def _items(part: Part) -> list[msgspec.Raw]:
-    return part if isinstance(part, list) else _RAWS.decode(part) or []
+    if isinstance(part, msgspec.Raw):
+        return _RAWS.decode(part) or []
+    return part if _is_raw(part) else [_encoded(one) for one in part or []]
+
+
+def _is_raw(part: Part) -> bool:
+    return isinstance(part, list) and bool(part) and isinstance(part[0], msgspec.Raw)
 
 
 def _decoded(part: Part) -> Any:
-    return [msgspec.json.decode(raw) for raw in part] if isinstance(part, list) else msgspec.json.decode(part)
+    if isinstance(part, msgspec.Raw):
+        return msgspec.json.decode(part)
+    return [msgspec.json.decode(one) for one in part] if _is_raw(part) else part
+
+
+def _encoded(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +270,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChange:
-    """What a commit does to the metadata: one new snapshot on main, properties, and snapshots that go."""
+    """The changes of a commit of ours: a new snapshot on main, properties, and the snapshots that expire."""
 
     snapshot: Mapping[str, Any]
     properties: Mapping[str, str]
@@ -243,7 +280,7 @@ class SnapshotChange:
 def with_snapshot(
     table: Table, change: SnapshotChange, now_ms: int, keep_versions: int
 ) -> tuple[TableMetadata, list[str]]:
-    """The metadata after the change, and the older metadata files that it no longer mentions."""
+    """The metadata after the change, and the older metadata files that it no longer names."""
     before = table.metadata
     snapshot_id = change.snapshot["snapshot-id"]
     raw_snapshots, heads = before.raw_snapshots, before.snapshots
@@ -266,8 +303,10 @@ def with_snapshot(
     }
     if change.properties:
         values["properties"] = {**before.properties, **change.properties}
-    after = before.replaced(values).with_lists(
-        {"snapshots": raw_snapshots, "snapshot-log": raw_log},
+    if change.expired:
+        values |= _statistics_after(before, change.expired)
+    after = before.replaced(
+        {**values, "snapshots": raw_snapshots, "snapshot-log": raw_log},
         {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
     )
     return after, [version["metadata-file"] for version in versions[:-keep_versions]]
@@ -276,7 +315,7 @@ def with_snapshot(
 def without_snapshots(
     table: Table, expired: frozenset[int], now_ms: int, keep_versions: int
 ) -> tuple[TableMetadata, list[str]]:
-    """The metadata without some snapshots, and the older metadata files that it no longer mentions."""
+    """The metadata without some snapshots, and the older metadata files that it no longer names."""
     before = table.metadata
     kept = [place for place, head in enumerate(before.snapshots) if head.snapshot_id not in expired]
     raw_snapshots, heads = [before.raw_snapshots[at] for at in kept], [before.snapshots[at] for at in kept]
@@ -284,14 +323,21 @@ def without_snapshots(
     values = {
         "last-updated-ms": max(now_ms, int(before.value("last-updated-ms", 0))),
         "metadata-log": versions[-keep_versions:],
-        "statistics": [each for each in before.value("statistics") or [] if each["snapshot-id"] not in expired],
+        **_statistics_after(before, expired),
     }
     raw_log, log_ids = _log_after(before, expired)
-    after = before.replaced(values).with_lists(
-        {"snapshots": raw_snapshots, "snapshot-log": raw_log},
+    after = before.replaced(
+        {**values, "snapshots": raw_snapshots, "snapshot-log": raw_log},
         {"raw_snapshots": raw_snapshots, "snapshots": heads, "raw_log": raw_log, "log_ids": log_ids},
     )
     return after, [version["metadata-file"] for version in versions[:-keep_versions]]
+
+
+def _statistics_after(before: TableMetadata, expired: frozenset[int]) -> dict[str, Any]:
+    """What engines have counted goes with the snapshot that they counted."""
+    names = ("statistics", "partition-statistics")
+    told = {name: before.value(name) for name in names}
+    return {name: [one for one in all_ if one["snapshot-id"] not in expired] for name, all_ in told.items() if all_}
 
 
 def _version(table: Table) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The updates of a commit, as the REST protocol tells them, applied to a table's metadata.
+"""Applies the updates of a REST commit to a table's metadata, as the reference implementation does.
 
-They do what the reference implementation does: ids of schemas, specs and orders are given here, one that is there
-already is found again, and -1 means the last one added. Nothing of the base is changed in place.
+A new schema, spec or order gets its id here, unless an equal one exists; -1 refers to the last one added. Values of the
+base are never changed in place.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,12 +9,9 @@ from typing import Any
 
 from lakestream.data.tables.iceberg.metadata.documents import (
     DEFAULT_VERSION,
-    MAIN,
     NEWEST_VERSION,
     Conflict,
     complete,
-    current_schema,
-    snapshot_of,
 )
 from lakestream.data.tables.iceberg.metadata.schemas import (
     FIRST_PARTITION_ID,
@@ -30,6 +27,7 @@ from lakestream.data.tables.iceberg.metadata.schemas import (
     same_schema,
     same_spec,
 )
+from lakestream.data.tables.iceberg.metadata.table_metadata import MAIN, TableMetadata
 
 UNSORTED = 0
 VERSIONS_MAX = "write.metadata.previous-versions-max"
@@ -37,12 +35,12 @@ VERSIONS_MAX_DEFAULT = 100
 
 
 class Build:
-    """Metadata in the making: what was added in this commit, and the last one of each kind (-1 refers to it)."""
+    """Metadata in the making, with the snapshots that this commit adds, and the last added id of each kind."""
 
-    def __init__(self, base: Json | None, now_ms: int, uuid: str = "") -> None:
+    def __init__(self, base: TableMetadata | None, now_ms: int, uuid: str = "") -> None:
         self.base = base
         self.now_ms = now_ms
-        self.m: Json = dict(base) if base is not None else _nothing(uuid, now_ms)
+        self.m: Json = base.value_all() if base is not None else _nothing(uuid, now_ms)
         self.last: dict[str, int] = {}
         self.added: dict[int, Json] = {}
         self.touched: int | None = None
@@ -59,7 +57,7 @@ class Build:
                 raise Invalid(f"unknown update {action!r}")
             rule(self, update)
 
-    def finish(self, previous: str) -> Json:
+    def finish(self, previous: str) -> TableMetadata:
         """The metadata after all updates; `previous` is the file that it was made from."""
         m = self.m
         if not m["location"]:
@@ -70,7 +68,7 @@ class Build:
         if default == UNSORTED and not any(order["order-id"] == UNSORTED for order in m["sort-orders"]):
             m["sort-orders"] = [{"order-id": UNSORTED, "fields": []}, *m["sort-orders"]]
         complete(m)
-        schema = current_schema(m)
+        schema = TableMetadata(m).schema
         for things, name, default in (
             ("partition-specs", "spec-id", "default-spec-id"), ("sort-orders", "order-id", "default-sort-order-id"),
         ):  # fmt: skip
@@ -79,10 +77,10 @@ class Build:
                     check_sources(thing, schema, "the default " + things.replace("-", " ").rstrip("s"))
         m["snapshot-log"] = self._snapshot_log()
         if previous and self.base is not None:
-            entry = {"metadata-file": previous, "timestamp-ms": self.base["last-updated-ms"]}
+            entry = {"metadata-file": previous, "timestamp-ms": self.base.value("last-updated-ms")}
             m["metadata-log"] = [*m["metadata-log"], entry][-_versions_max(m["properties"]) :]
         m["last-updated-ms"] = self.now_ms if self.touched is None else self.touched
-        return m
+        return TableMetadata(m)
 
     def _snapshot_log(self) -> list[Json]:
         """Steps inside one commit were never current to anyone; what came before an expired one is forgotten."""
@@ -94,6 +92,9 @@ class Build:
                 continue
             kept = [*kept, entry] if snapshot in known else []
         return kept
+
+    def snapshot(self, snapshot_id: int) -> Json | None:
+        return next((one for one in self.m["snapshots"] if one.get("snapshot-id") == snapshot_id), None)
 
     def index(self, field: str, name: str, number: int) -> Json:
         """The schema, spec or order with this id; -1 is the last one that was added."""
@@ -204,7 +205,7 @@ def _add_snapshot(b: Build, update: Json) -> None:
         need(parent, int, "parent-snapshot-id")
     if not b.m["schemas"] or not b.m["partition-specs"]:
         raise Invalid("a snapshot needs a schema and a partition spec")
-    if snapshot_of(b.m, number) is not None:
+    if b.snapshot(number) is not None:
         raise Invalid(f"snapshot {number} is there already")
     for value in need(snapshot.get("summary") or {}, dict, "the summary").values():
         need(value, str, "a value of the summary")
@@ -230,7 +231,7 @@ def _set_ref(b: Build, update: Json) -> None:
     number = need(update.get("snapshot-id"), int, "snapshot-id")
     if not name or kind not in ("branch", "tag") or (name == MAIN and kind != "branch"):
         raise Invalid("a reference is a branch or a tag, and main is a branch")
-    snapshot = snapshot_of(b.m, number)
+    snapshot = b.snapshot(number)
     if snapshot is None:
         raise Invalid(f"{name} cannot be at {number}: there is no such snapshot")
     ref = {"snapshot-id": number, "type": kind}
@@ -341,8 +342,10 @@ _RULES: dict[str, Callable[[Build, Json], None]] = {
 }
 
 
-def apply_updates(base: Json | None, updates: Iterable[Any], now_ms: int, previous: str, uuid: str = "") -> Json:
-    """The metadata after these updates of one commit, all or none. `base` is None for a table that is being made."""
+def apply_updates(
+    base: TableMetadata | None, updates: Iterable[Any], now_ms: int, previous: str, uuid: str = ""
+) -> TableMetadata:
+    """The metadata after all updates of a commit. `base` is None for a new table. Raises Invalid or Conflict."""
     build = Build(base, now_ms, uuid)
     build.apply(updates)
     return build.finish(previous)

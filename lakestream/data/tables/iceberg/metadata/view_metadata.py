@@ -1,7 +1,7 @@
 """A view's metadata as JSON, format version 1: a file's, a new view's, and the updates of a commit.
 
-They do what the reference implementation does: ids of schemas and versions are given here, one that is there already is
-found again, -1 means the last one added, and old versions go when there are more than a property says.
+Updates are applied as by the reference implementation: a new schema or version gets its id here, unless an equal one
+exists; -1 is the last one added; old versions go when there are more than a property allows.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,11 +24,11 @@ _SCHEMA_VERSION = 3
 
 
 class InvalidArgument(Invalid):
-    """As Invalid; clients raise another kind of error for it, which they know from the reference implementation."""
+    """As Invalid, but answered with the kind of error that the reference implementation has for it."""
 
 
 def parse_view(data: bytes) -> Json:
-    """The metadata of a view's file, which is unpacked already. Raises Corrupt."""
+    """The metadata of an unpacked view file. Raises Corrupt."""
     try:
         return _complete(need(msgspec.json.decode(data), dict, "the metadata"))
     except (msgspec.MsgspecError, Invalid, ValueError, RecursionError) as error:
@@ -60,7 +60,7 @@ def _complete(metadata: Json) -> Json:
 
 
 def _check_version(version: Any) -> Json:
-    """The version, if it has at most one query for each dialect."""
+    """Returns the version. Raises Invalid if it has several queries for a dialect."""
     for name in ("version-id", "timestamp-ms", "schema-id"):
         need(need(version, dict, "a version").get(name), int, name)
     for value in need(version.get("summary") or {}, dict, "the summary").values():
@@ -155,7 +155,7 @@ def _add_version(b: _Build, update: Json) -> None:
 
 
 def _told(version: Json) -> Json:
-    """What a version says: neither its number nor its time."""
+    """The content of a version, without its number and its time."""
     named = ("schema-id", "summary", "representations", "default-catalog", "default-namespace")
     return {name: version.get(name) for name in named}
 
@@ -206,7 +206,7 @@ def new_view(
 
 
 def apply_view_updates(base: Json, updates: Sequence[Any], now_ms: int) -> Json:
-    """The metadata after these updates of one commit, all or none; equal to the base if they change nothing."""
+    """The metadata after all updates of a commit; equal to the base if they change nothing."""
     if len(updates) > UPDATES_MAX:
         raise Invalid(f"a commit to a view has at most {UPDATES_MAX} updates, and this one has {len(updates):,}")
     made = _applied(base, updates, now_ms)

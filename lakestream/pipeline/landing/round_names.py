@@ -1,8 +1,8 @@
-"""Sweeping: data files of ours that no table refers to, and never will (T12).
+"""The names of rounds, and whether one is over: then its data files are in the table, or never will be (T12).
 
-A file's folder names who wrote it: member, epoch and round. Once the epoch has ended, or the round is settled, no
-command can refer to it any more, so a file that the table does not know then is an orphan. The files are listed first,
-then the log is folded to its end, and only then is judged; others' files are never touched here.
+The folder of a data file names the member, the epoch and the round that wrote it. Once the epoch has ended, or the
+round is settled, no command can refer to the file any more, so it is an orphan if the table does not refer to it.
+Callers list files first, then fold the log to its end, and judge last. Files of other engines are never candidates.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from lakestream.model.state import State
 
 
 class RoundName(NamedTuple):
-    """Who wrote a file, and in which round."""
+    """The member, the epoch and the round that wrote a file."""
 
     member: int
     epoch: int
@@ -45,6 +45,6 @@ def is_over(state: State, name: RoundName) -> bool:
 
 
 def candidates(uris: Iterable[str], state: State) -> list[str]:
-    """Files of ours that are either in the table by now or never will be."""
+    """The files of ours whose round is over: they are in the table by now, or never will be."""
     named = ((uri, round_of(uri)) for uri in uris)
     return [uri for uri, name in named if name is not None and is_over(state, name)]

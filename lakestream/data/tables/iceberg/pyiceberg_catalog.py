@@ -1,7 +1,7 @@
-"""Somebody else's catalog, through PyIceberg and by its settings: REST, SQL, Glue, Hive.
+"""An external catalog (REST, SQL, Glue, Hive), through PyIceberg and with PyIceberg's settings.
 
-PyIceberg's backends raise whatever their libraries do, so errors are translated here, once: Missing (no such table),
-Stale (somebody else was faster), Retry (nothing happened), Unknown (look first, then act). It blocks; for threads.
+PyIceberg's backends raise the errors of their libraries, which are translated here: Missing (no such table), Stale
+(another writer was faster), Retry (nothing happened), Unknown (look first, then act). All calls block.
 """
 
 import logging
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lakestream.data.tables.iceberg.committer import Stale
+from lakestream.data.tables.iceberg.commit import Stale
 from lakestream.data.tables.iceberg.metadata.table_metadata import TableMetadata
 from lakestream.data.tables.iceberg.topic_table import topic_schema
 from lakestream.errors import Exists, LakestreamError, Missing, Retry, Unknown
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NAME = "lakestream"
-"""The catalog's name, where it has none in PyIceberg's configuration."""
+"""The name of a catalog that has none in PyIceberg's configuration."""
 _URI = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogAddress:
-    """Which catalog: a name in PyIceberg's configuration, or a URI; more properties; the namespace of the topics."""
+    """The settings of a catalog: a name in PyIceberg's configuration or a URI, properties, the topics' namespace."""
 
     catalog: str = field(repr=False)
     namespace: str = "streams"
@@ -40,11 +40,11 @@ class CatalogAddress:
         return NAME if _URI.match(self.catalog) else self.catalog
 
     def given(self) -> dict[str, str]:
-        """The properties that are not in PyIceberg's own configuration."""
+        """The properties out of our own settings."""
         return {**({"uri": self.catalog} if _URI.match(self.catalog) else {}), **self.properties}
 
     def all_properties(self) -> dict[str, str]:
-        """With those of PyIceberg's configuration (`.pyiceberg.yaml`, PYICEBERG_CATALOG__*)."""
+        """The properties out of our settings and PyIceberg's (`.pyiceberg.yaml`, PYICEBERG_CATALOG__*)."""
         from pyiceberg.utils.config import Config
 
         configured = Config().get_catalog_config(self.name) or {}
@@ -60,15 +60,15 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CatalogEntry:
     """A table as the catalog has it now: its metadata file, and PyIceberg's handle to commit by."""
 
     location: str
     handle: "IcebergTable"
 
 
-class OtherCatalog:
-    """The tables of one namespace. Opened with the first question, since the catalog may be down when we start."""
+class PyIcebergCatalog:
+    """The tables of one namespace. The catalog is opened by the first call, since it may be down at start-up."""
 
     def __init__(self, address: CatalogAddress) -> None:
         self.address = address
@@ -76,21 +76,21 @@ class OtherCatalog:
         self._lock = Lock()
 
     def __repr__(self) -> str:
-        return f"OtherCatalog({self.address.name!r}, {self.address.namespace!r})"
+        return f"PyIcebergCatalog({self.address.name!r}, {self.address.namespace!r})"
 
-    def load(self, name: str) -> Found:
+    def load(self, name: str) -> CatalogEntry:
         """Raises Missing if there is no such table, or its metadata file is gone; Retry."""
 
-        def load() -> Found:
+        def load() -> CatalogEntry:
             table = self._catalog().load_table(self._identifier(name))
-            return Found(_plain(table.metadata_location), table)
+            return CatalogEntry(_plain(table.metadata_location), table)
 
         return self._asked(load, Retry)
 
     def place_for(self, name: str, uuid: str) -> str:
-        """Where a new table goes: where a REST catalog says, else to a folder of its own. Raises Retry.
+        """The folder of a new table: the one that a REST catalog says, else one of its own. Raises Retry.
 
-        Other catalogs put every table of a name into one folder, but none should find the files of one that was before.
+        Catalogs other than REST put all tables of a name into one folder, where a new table would meet older files.
         """
 
         def ask() -> str:
@@ -106,8 +106,8 @@ class OtherCatalog:
 
         return self._asked(ask, Retry)
 
-    def create(self, name: str, metadata: TableMetadata) -> Found:
-        """Make the table just so, field ids and all. Raises Exists, Retry, Unknown."""
+    def create(self, name: str, metadata: TableMetadata) -> CatalogEntry:
+        """Make the table with exactly this metadata, field ids included. Raises Exists, Retry, Unknown."""
         updates = _from_nothing(metadata)
 
         def create() -> None:
@@ -138,18 +138,18 @@ class OtherCatalog:
         return self._asked(commit, Unknown)
 
     def register(self, name: str, location: str) -> None:
-        """Bring a table back by its metadata file. Raises Exists, Retry, Unknown."""
+        """Register an existing table by its metadata file. Raises Exists, Retry, Unknown."""
         self._asked(lambda: self._catalog().register_table(self._identifier(name), location), Unknown)
 
     def drop(self, name: str) -> None:
-        """The table and its files. Raises Missing, Retry, Unknown."""
+        """Drop the table and its files. Raises Missing, Retry, Unknown."""
         self._asked(lambda: self._catalog().purge_table(self._identifier(name)), Unknown)
 
     def rename(self, name: str, to: str) -> None:
         self._asked(lambda: self._catalog().rename_table(self._identifier(name), self._identifier(to)), Unknown)
 
     def _asked(self, ask: Callable[[], T], otherwise: type[LakestreamError]) -> T:
-        """The answer; what we cannot name becomes `otherwise`. Errors are told without the catalog's secrets."""
+        """The answer; an unknown error becomes `otherwise`. Messages hold none of the catalog's secrets."""
         return _asked(ask, otherwise, lambda text: Redactor(secrets_in(self.address.all_properties()))(text))
 
     def _catalog(self) -> "Catalog":
@@ -200,7 +200,7 @@ def _told(error: Exception, redact: Callable[[str], str]) -> str:
 
 
 def _in_pyiceberg(requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]) -> tuple[Any, Any]:
-    """The words of the REST protocol as PyIceberg's objects."""
+    """Requirements and updates of the REST protocol as PyIceberg's objects."""
     from pydantic import TypeAdapter
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
@@ -211,7 +211,7 @@ def _in_pyiceberg(requirements: Sequence[Mapping[str, Any]], updates: Sequence[M
 
 
 def _from_nothing(metadata: TableMetadata) -> list[dict[str, Any]]:
-    """The updates that make a table of nothing."""
+    """The updates that create a table with this metadata."""
     wanted = metadata.value("default-sort-order-id")
     orders = [order for order in metadata.value("sort-orders") if order["order-id"] == wanted]
     return [
@@ -229,5 +229,5 @@ def _from_nothing(metadata: TableMetadata) -> list[dict[str, Any]]:
 
 
 def address_of(catalog: str, namespace: str, properties: str) -> CatalogAddress | None:
-    """Out of the settings `catalog...`; None if tables are in our own catalog."""
+    """The address out of the settings `catalog...`; None if tables are in our own catalog."""
     return CatalogAddress(catalog, namespace, parse_properties(properties)) if catalog else None

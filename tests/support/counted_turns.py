@@ -1,4 +1,4 @@
-"""How often others have their turn while something long goes on."""
+"""Counts the turns that other tasks have while a long call runs."""
 
 import asyncio
 from collections.abc import Awaitable

@@ -1,19 +1,19 @@
-"""Topics' tables in somebody else's catalog: made there, committed to there, and followed.
+"""Topics' tables in an external catalog: tables are made there, commits are made there, and the state is told.
 
-    follow: load -> judge what came since (T9, T13) -> Land tells brokers where the table is now, or the topic is held
-    commit: 1. the catalog's own commit, with progress and digests, on condition that `main` is what it was
-            2. Land: the state knows where the table is, and what landed
-            3. NoteRemoved: the state knows what rows went, and up to which snapshot all is accounted for (T16)
+    table:  load -> judge the changes of other engines (T9, T13) -> Land tells brokers the new metadata file, or a hold
+    commit: 1. the catalog's own commit, with progress and digests, on condition that `main` is unchanged
+            2. Land: the state knows the table's metadata file, and the ranges that landed
+            3. NoteRemoved: the state knows the removed rows, and up to which snapshot they are accounted for (T16)
 
-The table is the truth. What its progress has beyond the state's is told without writing again; what it lacks holds the
-topic. Brokers go on with the last metadata file that was found good. Landing and care commit by the same three steps,
-and each state between them heals by itself:
+The table is the truth. If its progress is ahead of the state's, the state is told, and nothing is written again; if it
+is behind, the topic is held. Brokers go on with the last metadata file that was judged good. Landing and care commit by
+the same three steps, and a crash between two of them heals by itself:
 
-    after 1   the next look finds a newer table: its rows are judged like anybody's, then 2 and 3 are done
-    after 2   appends and rewrites take nothing away: the next look does 3. A snapshot of ours that took rows away is
-              not accounted for, so nobody here expires it, and care compares it with the one before (accounts.py)
-    unknown   the table is loaded again. Only if the commit is in it, and nothing after it, it counts as made; else
-              nothing is deleted, and what was written stays until a sweep, which first makes it worthless (`fence`)
+    after 1   the next look finds a newer table: its rows are judged like those of any engine, then 2 and 3 are done
+    after 2   appends and rewrites remove no row: the next look does 3. A snapshot of ours that removed rows is not
+              accounted for, so the pipeline does not expire it, and care compares it with the one before (accounts.py)
+    unknown   the table is loaded again. The commit counts as made only if it is in the table, with nothing after it;
+              else its files stay until a sweep, which first makes the commit impossible (`fence`)
 """
 
 import asyncio
@@ -27,58 +27,59 @@ from uuid import UUID
 from lakestream.data.tables.files.arrow_view import digest_rows
 from lakestream.data.tables.files.file_stats import Digest, add_digests
 from lakestream.data.tables.foreign.allowed_changes import Refused
-from lakestream.data.tables.foreign.continuity import Followed, Untold, follow, rewound
+from lakestream.data.tables.foreign.continuity import ForeignCommits, UnreportedRange, judge_commits, rewound
 from lakestream.data.tables.foreign.rows import judge_rows
-from lakestream.data.tables.iceberg.committer import Commit, Committer, Stale
+from lakestream.data.tables.iceberg.commit import Commit, Stale
+from lakestream.data.tables.iceberg.committer import Committer
 from lakestream.data.tables.iceberg.expiry import own_versions
-from lakestream.data.tables.iceberg.metadata.documents import main_of, parse, snapshot_of
-from lakestream.data.tables.iceberg.metadata.schemas import Json
+from lakestream.data.tables.iceberg.metadata.documents import checked
 from lakestream.data.tables.iceberg.metadata.table_metadata import Table, TableMetadata
-from lakestream.data.tables.iceberg.other_catalog import Found, OtherCatalog
-from lakestream.data.tables.iceberg.progress import PROGRESS_PROPERTY, Range, unpack_progress
-from lakestream.data.tables.iceberg.snapshots_since import since, waits
+from lakestream.data.tables.iceberg.progress import OffsetRange
+from lakestream.data.tables.iceberg.pyiceberg_catalog import CatalogEntry, PyIcebergCatalog
+from lakestream.data.tables.iceberg.snapshots_since import needs_comparison, unaccounted_snapshots
 from lakestream.data.tables.iceberg.topic_table import CLEAN_UP, TOPIC_ID_PROPERTY, new_topic_table
 from lakestream.data.tables.reading.table_reader import ReadCaches, TableReader
-from lakestream.data.tables.stores.routed_store import WiderStore
-from lakestream.data.tables.stores.small_files import RecentFiles
+from lakestream.data.tables.stores.routed_store import RoutedStore
+from lakestream.data.tables.stores.small_files import SmallFiles
 from lakestream.errors import Corrupt, Exists, LakestreamError, Missing, Rejected, Retry, Unknown
 from lakestream.interfaces import Clock
 from lakestream.metadata.replica import Replica
-from lakestream.model.catalog.landed import LandedRange, Landing
+from lakestream.model.catalog.landed import HoldTopic, Land, LandedRange, Landing, NoteRemoved
 from lakestream.model.catalog.names import root_of
-from lakestream.model.catalog.tables import HoldTopic, Land, NoteRemoved
 from lakestream.model.reasons import No, Reason
 from lakestream.model.topics import Topic
-from lakestream.pipeline.landing.holds import HELD_BY_TABLE, HELD_BY_US, TABLE
-from lakestream.pipeline.landing.tasks import Failed
+from lakestream.pipeline.tables.failure import Failed
+from lakestream.pipeline.tables.holds import HELD_BY_TABLE, HELD_BY_US, TABLE
 
 log = logging.getLogger(__name__)
 
 THREADS = 8
 ANSWER_S = 60.0
-"""A catalog that does not answer for so long counts as down."""
+"""A catalog that does not answer for so long is taken for down."""
 READ_BYTES = 8 << 20
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Outside:
-    """Tables in one other catalog."""
+class ExternalCatalog:
+    """Tables in one external catalog."""
+
+    external = True
 
     def __init__(
-        self, replica: Replica, catalog: OtherCatalog, store: WiderStore, committer: Committer, clock: Clock,
+        self, replica: Replica, catalog: PyIcebergCatalog, store: RoutedStore, committer: Committer, clock: Clock,
         random: Random,
     ) -> None:  # fmt: skip
         self.catalog = catalog
         self.store = store
         self.committer = committer
         self._replica = replica
-        self._clock = clock
+        self.clock = clock
         self._random = random
-        self._pool = ThreadPoolExecutor(THREADS, "outside")
+        self._pool = ThreadPoolExecutor(THREADS, "external")
         self._locks: dict[bytes, asyncio.Lock] = {}
-        self._found: dict[bytes, Found] = {}
+        self._found: dict[bytes, CatalogEntry] = {}
         self._obsolete: list[str] = []
 
     def close(self) -> None:
@@ -87,7 +88,7 @@ class Outside:
     # -- the table as it is --------------------------------------------------------------------------------------------
 
     async def table(self, topic: Topic) -> Table | Failed:
-        """The topic's table as the catalog has it now, judged and told to the state; or why it cannot be landed in."""
+        """The topic's table as the catalog has it now, judged, and the state told; or why it cannot be landed in."""
         async with self._lock(topic.id):
             try:
                 table = await self._current(topic)
@@ -116,7 +117,7 @@ class Outside:
         return table
 
     async def _make(self, topic: Topic) -> Table:
-        """A table for a topic that has none; one that a crash left behind is taken."""
+        """Make a table for a topic that has none; an empty one that a crash left behind is used."""
         try:
             found = await self.asked(self.catalog.load, topic.name)
         except Missing:
@@ -134,25 +135,24 @@ class Outside:
         self._found[topic.id] = found
         return table
 
-    async def _create(self, topic: Topic) -> Found:
-        """In the catalog; or the one that another pipeline has just made."""
+    async def _create(self, topic: Topic) -> CatalogEntry:
+        """Make the table in the catalog, or load the one that another pipeline has just made."""
         uuid = str(UUID(int=self._random.getrandbits(128), version=4))
         place = await self.asked(self.catalog.place_for, topic.name, uuid)
-        metadata = new_topic_table(table_uuid=uuid, topic_id=topic.id, location=place, now_ms=self._clock.wall_ms())
+        metadata = new_topic_table(table_uuid=uuid, topic_id=topic.id, location=place, now_ms=self.clock.wall_ms())
         try:
             return await self.asked(self.catalog.create, topic.name, metadata)
         except Exists:
             return await self.asked(self.catalog.load, topic.name)
 
-    # -- what came since -----------------------------------------------------------------------------------------------
+    # -- newer versions ------------------------------------------------------------------------------------------------
 
     async def _accept(
-        self, topic: Topic, landing: Landing, location: str, own: Commit | None,
-        removed: Sequence[LandedRange] | None = None,
-    ) -> Table:  # fmt: skip
-        """Judge the table as it is now against the last one found good, and tell the state. Raises Refused.
+        self, topic: Topic, landing: Landing, location: str, own: Commit | None
+    ) -> Table:
+        """Judge the table as it is now against the last good version, and tell the state. Raises Refused.
 
-        `own`: the commit of ours that it comes from; then its rows are known. `removed`: those that it took away.
+        `own`: our commit that made this version; then its rows are known.
         """
         new = await self.asked(self._load_inside, landing, location)
         landed = {number: self._replica.state.streams.by_id[one].landed for number, one in enumerate(topic.streams)}
@@ -161,8 +161,8 @@ class Outside:
         if ranges and landing.held.startswith(HELD_BY_US):
             await self._replica.propose(HoldTopic(topic.id, ""))
         snapshot = new.metadata.current_snapshot_id if ranges or own is not None else 0
-        told = Land(topic.id, landing.uuid, snapshot or 0, ranges, location, landing.location)
-        outcome = await self._replica.propose(told)
+        land = Land(topic.id, landing.uuid, snapshot or 0, ranges, location, landing.location)
+        outcome = await self._replica.propose(land)
         if isinstance(outcome, No):
             await self._replica.catch_up()
             now = self._landing(topic)
@@ -170,23 +170,22 @@ class Outside:
                 raise Retry(f"another pipeline tells of it, too: {outcome.message}")
         elif ranges and own is None:
             log.warning("topic %s: the state is told of rows that the table had more: %s", topic.name, verdict.ranges)
-        await self._account(topic, new, own, removed)
+        await self._account(topic, new, own)
         return new
 
-    async def _account(
-        self, topic: Topic, table: Table, own: Commit | None = None, removed: Sequence[LandedRange] | None = None
-    ) -> None:
-        """Note that all is accounted for, with what our own commit took away; nothing if a snapshot waits (T16)."""
+    async def _account(self, topic: Topic, table: Table, own: Commit | None = None) -> None:
+        """Note the rows that our own commit removed, and that all is accounted for; not if a snapshot waits (T16)."""
+        removed = own.removed if own is not None else None
         landing = self._landing(topic)
         if landing is None or landing.uuid != table.metadata.uuid:
             return
         known = _added(own) if own is not None and removed is not None else None
-        past = since(table.metadata, landing.accounted)
-        left = [head.snapshot_id for head in past.heads if head.snapshot_id != known]
-        if not past.heads or any(waits(table.metadata.summary(one), outside=True) for one in left):
+        unaccounted = unaccounted_snapshots(table.metadata, landing.accounted)
+        left = [head.snapshot_id for head in unaccounted.heads if head.snapshot_id != known]
+        if not unaccounted.heads or any(needs_comparison(table.metadata.summary(one), external=True) for one in left):
             return
-        upto = past.heads[-1].sequence_number
-        note = NoteRemoved(topic.id, landing.accounted, upto, list(removed or ()), not past.complete)
+        upto = unaccounted.heads[-1].sequence_number
+        note = NoteRemoved(topic.id, landing.accounted, upto, list(removed or ()), not unaccounted.complete)
         try:
             await self._replica.propose(note)
         except LakestreamError as error:
@@ -196,28 +195,28 @@ class Outside:
         check_place(root_of(landing.location), location)
         return self.committer.load(location)
 
-    def _judge(self, landing: Landing, table: Table, landed: dict[int, int], own: Commit | None) -> Followed:
-        new = parse(table.metadata.encode())
+    def _judge(self, landing: Landing, table: Table, landed: dict[int, int], own: Commit | None) -> ForeignCommits:
+        new = checked(table.metadata)
         old = self._last_good(landing, new)
-        verdict = follow(old, new, landed)
-        after = snapshot_of(new, main_of(new))
+        verdict = judge_commits(old, new, landed)
+        after = new.snapshot_fields(new.main_id)
         if verdict.moved and own is None and after is not None:
             judge_rows(
-                self.store, root_of(landing.location), snapshot_of(old, main_of(old)), after, self._random,
+                self.store, root_of(landing.location), old.snapshot_fields(old.main_id), after, self._random,
                 verdict.ranges,
             )  # fmt: skip
         return verdict
 
-    def _last_good(self, landing: Landing, new: Json) -> Json:
+    def _last_good(self, landing: Landing, new: TableMetadata) -> TableMetadata:
         try:
-            return parse(self.committer.load(landing.location).metadata.encode())
+            return checked(self.committer.load(landing.location).metadata)
         except Missing:
-            # Catalogs remove metadata files that are old, and we were away for long.
+            # Catalogs remove old metadata files, and no pipeline ran for long.
             return rewound(new, landing.snapshot)
 
-    def _told_of(self, table: Table, verdict: Followed) -> list[LandedRange]:
-        """What the state has to know of rows that it was not told of. They are read: it forgets the WAL's copy."""
-        files = RecentFiles(self.store)
+    def _told_of(self, table: Table, verdict: ForeignCommits) -> list[LandedRange]:
+        """The landed ranges that the state was not told of. Their rows are read, since the WAL's copy will go."""
+        files = SmallFiles(self.store)
         try:
             reader = TableReader(self.store, files, ReadCaches(), lambda: table.metadata_location)
             return [_with_digest(one, _digest(reader, one.range)) for one in verdict.untold]
@@ -226,8 +225,8 @@ class Outside:
 
     # -- commits -------------------------------------------------------------------------------------------------------
 
-    async def commit(self, topic: Topic, commit: Commit, removed: Sequence[LandedRange] | None = None) -> int | No:
-        """Make a commit current and tell the state; or that somebody was faster. `removed`: None if it is not known.
+    async def commit(self, topic: Topic, commit: Commit) -> int | No:
+        """Make a commit current and tell the state; or say that another writer was faster.
 
         Raises Unknown if it may have been made, Retry if it certainly was not.
         """
@@ -242,23 +241,23 @@ class Outside:
             except Unknown as error:
                 location = await self._looked_up(topic, commit, error)
             try:
-                table = await self._accept(topic, landing, location, commit, removed)
+                table = await self._accept(topic, landing, location, commit)
                 self._obsolete += await self.asked(self._unreachable, commit, table)
             except (Refused, Missing, Corrupt, Rejected, Retry) as error:
                 # The rows are in the table, and the state will be told when the cause is gone.
                 raise Unknown(f"{TABLE}{error}") from error
             return 1
 
-    def take_obsolete(self) -> list[str]:
-        """Files that our commits made unreachable, to be deleted after a grace."""
+    def take_obsolete(self, topic: Topic, commit: Commit) -> Sequence[str]:
+        """Also the files that commits of `fence` and of repairs made unreachable meanwhile."""
         taken, self._obsolete = self._obsolete, []
         return taken
 
     def _unreachable(self, commit: Commit, table: Table) -> list[str]:
-        """Blocking. Files of expired snapshots count only if the table has the snapshots that we thought it had:
+        """The files that nothing leads to after a commit. Blocks.
 
-        somebody may have made a branch meanwhile that goes on from an expired one. Who commits through PyIceberg has
-        to remove old metadata files, too.
+        Files of expired snapshots count only if the table has exactly the snapshots that the commit left: another
+        engine may have made a branch from an expired one meanwhile. PyIceberg leaves old metadata files to its caller.
         """
         thought, has = ({head.snapshot_id for head in one.metadata.snapshots} for one in (commit.table, table))
         found = list(commit.obsolete) if thought == has else []
@@ -270,7 +269,7 @@ class Outside:
         return found
 
     async def _looked_up(self, topic: Topic, commit: Commit, error: Unknown) -> str:
-        """What became of a commit whose answer was lost (T7). Raises Unknown if it cannot be told, or not yet."""
+        """The metadata file of a commit whose answer was lost (T7). Raises Unknown if that cannot be told yet."""
         try:
             found = await self.asked(self.catalog.load, topic.name)
             self.store.allow(root_of(found.location))
@@ -280,39 +279,36 @@ class Outside:
         if not _is_in(commit, table.metadata):
             raise error
         if table.metadata.current_snapshot_id != commit.snapshot_id:
-            raise Unknown("the commit was made, and others since: they are judged next") from error
+            raise Unknown("the commit was made, and later ones too, which are judged next") from error
         return found.location
 
-    async def fence(self, topic: Topic) -> None:
-        """Whatever a pipeline that is dead, or thought to be, has prepared cannot be committed any more (T12).
+    async def fence(self, topic: Topic) -> bool:
+        """A commit that a dead pipeline, or one that is thought to be dead, has planned cannot be made any more (T12).
 
-        Nobody keeps it from committing here, but what it prepared depends on `main`, which an empty commit moves; to
-        prepare it anew it has to tell the state where the table is, and learns that its epoch has ended. Raises Retry.
+        The external catalog would accept it, but its condition is `main`, which an empty commit moves. To plan it again
+        that pipeline has to tell the state where the table is, and learns that its epoch has ended. Raises Retry.
         """
         table = await self.table(topic)
         if isinstance(table, Failed):
             raise Retry(table.reason)
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         commit = await self.asked(self.committer.append, table, [], [], now_ms=now_ms, write_metadata=False)
         outcome = await self.commit(topic, commit)
         if isinstance(outcome, No):
             await self.asked(self.store.delete, commit.written)
             raise Retry(outcome.message)
+        return True
 
     # -- small things --------------------------------------------------------------------------------------------------
 
     def _landing(self, topic: Topic) -> Landing | None:
         return self._replica.state.catalog.landings.get(topic.id)
 
-    def handle(self, topic_id: bytes) -> Found | None:
-        """The table as it was last loaded."""
-        return self._found.get(topic_id)
-
     def _lock(self, topic_id: bytes) -> asyncio.Lock:
         return self._locks.setdefault(topic_id, asyncio.Lock())
 
     async def asked(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Off the event loop, and not for ever. Raises Unknown if there is no answer."""
+        """The result of a call that blocks, off the event loop. Raises Unknown if there is no answer in ANSWER_S."""
         doing = asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
         try:
             return await asyncio.wait_for(doing, ANSWER_S)
@@ -326,35 +322,29 @@ def check_place(root: str, location: str) -> None:
         raise Corrupt(f"the catalog says that its metadata is {location}, which is not in its folder {root}")
 
 
-def progress_of(table: Table) -> dict[int, int]:
-    """The first offset of each partition that is not in the table."""
-    packed = unpack_progress(table.metadata.properties[PROGRESS_PROPERTY])
-    return {partition: landed.end for partition, landed in packed.items()}
-
-
 def _added(commit: Commit) -> int | None:
-    """The snapshot that a commit makes; none if it only expires others."""
+    """The snapshot that a commit makes; None if it only expires snapshots."""
     return commit.snapshot_id if any(one["action"] == "add-snapshot" for one in commit.updates) else None
 
 
 def _is_in(commit: Commit, metadata: TableMetadata) -> bool:
-    """Whether a table is one that a commit was made to: its snapshot is there, and those that it expired are not."""
+    """Whether a commit is in a table: the table has its snapshot, and none of those that it expired."""
     line = {head.snapshot_id for head in metadata.ancestors(metadata.current_snapshot_id)}
     lists = [one["snapshot-ids"] for one in commit.updates if one["action"] == "remove-snapshots"]
     left = {head.snapshot_id for head in metadata.snapshots}
     return commit.snapshot_id in line and all(left.isdisjoint(expired) for expired in lists)
 
 
-def _digests(verdict: Followed) -> list[LandedRange]:
+def _digests(verdict: ForeignCommits) -> list[LandedRange]:
     return [_with_digest(one, Digest()) for one in verdict.untold]
 
 
-def _with_digest(one: Untold, found: Digest) -> LandedRange:
+def _with_digest(one: UnreportedRange, found: Digest) -> LandedRange:
     digest = one.digest or found
     return LandedRange(one.range.partition, one.range.start, one.range.end, digest.records, digest.hash)
 
 
-def _digest(reader: TableReader, wanted: Range) -> Digest:
+def _digest(reader: TableReader, wanted: OffsetRange) -> Digest:
     """Read all rows of a range."""
     at, total = wanted.start, Digest()
     while at < wanted.end:

@@ -1,7 +1,7 @@
-"""Files that our commits made unreachable: deleted when those who may still read them had their time (T11).
+"""Files that our commits made obsolete: deleted once readers of older snapshots had their time (T11).
 
-A metadata file needs no grace of its own. It leaves when newer ones have pushed it out of the table's log, and as long
-as it was in there everybody could read it: so a table has as many of them as its property says, and no more.
+A metadata file needs no grace. It leaves the table's metadata log when newer ones have pushed it out, and readers had
+all that time; so a table has exactly as many metadata files as its property says.
 """
 
 from collections import deque
@@ -12,8 +12,8 @@ from lakestream.interfaces import Clock
 from lakestream.model.catalog.names import canonical
 
 
-class Unreached:
-    """What waits to be deleted, of all tables."""
+class ObsoleteFiles:
+    """The obsolete files of all tables, and since when they are so."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class Unreached:
         return bool(self._later or self._now)
 
     def add(self, uris: Iterable[str]) -> None:
-        """A commit has won, and nobody can reach these any more."""
+        """A commit has won, and nothing leads to these files any more."""
         later: list[str] = []
         for uri in uris:
             (self._now if is_metadata_file(uri) else later).append(uri)
@@ -32,7 +32,7 @@ class Unreached:
             self._later.append((self._clock.monotonic(), later))
 
     def take(self, grace_s: float) -> list[str]:
-        """What may be deleted, once."""
+        """The files whose grace is over; each is returned once."""
         going, self._now = self._now, []
         due = self._clock.monotonic() - grace_s
         while self._later and self._later[0][0] <= due:
@@ -40,5 +40,5 @@ class Unreached:
         return going
 
     def waiting(self) -> set[str]:
-        """What is not to be taken for an orphan, as stores spell it."""
+        """The files that wait, as stores spell them. They are no orphans."""
         return {canonical(uri) for _, uris in self._later for uri in uris} | {canonical(uri) for uri in self._now}
