@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from lakestream.cli.options import SettingsCommand, loaded_settings, pairs
-from lakestream.errors import LakestreamError
+from lakestream.errors import LakestreamError, Unusable
 from lakestream.process import logs
 from lakestream.process.readiness import GIVE_UP
 from lakestream.process.umask import apply_umask
@@ -110,7 +110,10 @@ async def _run(settings: Settings, options: Any, ready_fd: int | None) -> int:
         if ready_fd is not None:
             announce(ready_fd, Announcement(options.member_id, "", "", os.getpid()))
 
-    command_log, wal = await open_command_log(settings), await open_wal(settings)
+    try:
+        command_log, wal = await open_command_log(settings), await open_wal(settings)
+    except OSError as error:
+        raise Unusable(f"the command log or the data cannot be opened: {error}") from error
     try:
         running = Pipeline(command_log, wal, SystemClock(), system_random(), replace(options, timing=timing(settings)))
         for number in (signal.SIGTERM, signal.SIGINT):

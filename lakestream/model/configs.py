@@ -262,7 +262,7 @@ BOUND_DOCS = {
     "note_bytes": "Most bytes of the notes that clients commit with offsets.",
     "producers": "Most producer ids that are remembered; those that were not used for longest go first.",
     "sequences": "Most partitions of producers, each counted for each producer that writes to it.",
-    "entry_bytes": "Most bytes of WAL entries in the state; a topic's share follows its active partitions.",
+    "entry_bytes": "Bytes of WAL entries of which topics have shares, by active partitions; all may take more.",
     "piece": "Most partitions that one command creates or deletes; more take several commands.",
 }
 

@@ -22,10 +22,13 @@ class _Work(Generic[T]):
 
 async def run_in_steps(steps: Steps[T]) -> T:
     """The result of the work; the event loop serves other tasks after each step."""
-    work = _Work(steps)
-    for _ in work:
-        await asyncio.sleep(0)
-    return work.result
+    try:
+        while True:
+            next(steps)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def at_once(steps: Steps[T]) -> T:

@@ -43,7 +43,7 @@ TIME_LOOKUPS = 3
 
 
 class FrontDoor:
-    """The streams of one broker. `submit`, `read` and `wait` are methods of its parts: no call is added."""
+    """The streams of one broker. `submit`, `read` and the two `wait` are methods of its parts: no call is added."""
 
     def __init__(
         self,
@@ -69,6 +69,8 @@ class FrontDoor:
         """Whole batches of a stream from the one that holds an offset on: see `Reader.serve`."""
         self.wait = waiting.wait
         """Sleeps until one of some streams moves, and returns True; False after a time limit."""
+        self.wait_for_many = waiting.wait_for_many
+        """The same in steps, for very many streams."""
 
     # -- finding ----------------------------------------------------------------------------------------------------
 

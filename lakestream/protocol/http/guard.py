@@ -4,6 +4,7 @@ A browser on this machine, or in the network of a broker, shows pages of any sit
 
     the Host has to be one of ours       an attacker's DNS name that leads to us is not (DNS rebinding)
     the Origin has to be the Host's own  a page of another site sends its own with every write (CSRF)
+    no Origin, but Sec-Fetch-Site: cross-site   a page of another site shows a picture, a script or a frame from here
 
 A request with both content-length and transfer-encoding ends its connection: two parties may disagree on where it ends.
 Bodies of all requests share one budget; while it is used up, requests get a 503.
@@ -106,10 +107,23 @@ def refusal(scope: Scope, hosts: frozenset[str]) -> tuple[int, str] | None:
     origin = headers.get(b"origin")
     if origin is not None and not _is_own_origin(origin.decode("latin-1").strip().lower(), host, hosts):
         return 403, "pages of other sites may not send requests to this broker"
+    if origin is None and headers.get(b"sec-fetch-site") == b"cross-site" and not _is_link(headers):
+        return 403, "pages of other sites may link to this broker, but not embed what it answers"
     return None
 
 
-_JUDGED: Final = frozenset({b"host", b"origin", b"content-length", b"transfer-encoding"})
+_JUDGED: Final = frozenset(
+    {
+        b"host", b"origin", b"content-length", b"transfer-encoding", b"sec-fetch-site", b"sec-fetch-mode",
+        b"sec-fetch-dest",
+    }
+)  # fmt: skip
+
+
+def _is_link(headers: dict[bytes, bytes]) -> bool:
+    """Whether a browser leaves the page that it shows for this request's answer."""
+    shown_in = headers.get(b"sec-fetch-dest", b"document")
+    return headers.get(b"sec-fetch-mode") == b"navigate" and shown_in == b"document"
 
 
 def is_ours(host: str, server: tuple[str, int | None] | None, hosts: frozenset[str]) -> bool:

@@ -12,16 +12,15 @@ from lakestream.model.batches.records import next_offset
 from lakestream.model.streams import Stream
 from lakestream.protocol.kafka.connections.calls import Handler, RequestContext
 from lakestream.protocol.kafka.errors import ErrorCode
-from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Session, Sessions
+from lakestream.protocol.kafka.fetch_sessions import PARTITIONS_AT_ONCE, PartitionKey, Session, Sessions
 from lakestream.protocol.kafka.wire.fast_answers import FetchedPartition, encode_fetch_response
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
 from lakestream.protocol.serving.answer_budget import AnswerBudget
+from lakestream.stream.long_work import Steps, run_in_steps
 from lakestream.stream.streams import FrontDoor
 
 FETCH = 1
 READ_COMMITTED = 1
-PARTITIONS_AT_ONCE = 1_000
-"""Partitions of one request that are read before the handler yields to the event loop: some milliseconds."""
 IDS_SINCE = 13
 """The first version that names topics by their ids."""
 
@@ -53,18 +52,24 @@ class FetchApi:
         return {FETCH: self.fetch}
 
     async def fetch(self, context: RequestContext, request: ParsedFetch) -> list[Buffer]:
-        session, wanted, error = self._sessions.resolve(request, context.version >= IDS_SINCE)
+        by_ids = context.version >= IDS_SINCE
+        session, wanted, error = await run_in_steps(self._sessions.resolve(request, by_ids))
         if error:
             return encode_fetch_response(context.version, context.correlation_id, 0, error, 0, [])
         results = await self._gather(request, wanted)
         incremental = session is not None and request.session_epoch > 0
         topics: dict[Topic, list[FetchedPartition]] = {}
-        for key, fetched in results.items():
+        for place, (key, fetched) in enumerate(results.items(), 1):
+            if place % PARTITIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             self.stats.bytes += sum(map(len, fetched.records))
             if self._is_news(session, key, fetched) or not incremental:
                 topics.setdefault(key[0], []).append(fetched)
         session_id = session.id if session is not None else 0
-        return encode_fetch_response(context.version, context.correlation_id, 0, 0, session_id, list(topics.items()))
+        answer = (context.version, context.correlation_id, 0, 0, session_id, list(topics.items()))
+        if len(results) < PARTITIONS_AT_ONCE:
+            return encode_fetch_response(*answer)
+        return await asyncio.to_thread(encode_fetch_response, *answer)
 
     def _is_news(self, session: Session | None, key: PartitionKey, fetched: FetchedPartition) -> bool:
         if session is None:
@@ -84,7 +89,7 @@ class FetchApi:
             try:
                 results, seen, size = await self._read_all(request, wanted, budget)
             finally:
-                # The results are sent without another wait, apart from the look at the log before a no.
+                # The results are sent without another wait, apart from the look at the log before a no, and from steps.
                 self._room.give_back(budget)
             errors = size < 0
             if errors and not current:
@@ -96,7 +101,7 @@ class FetchApi:
             if errors or size >= enough or left <= 0 or not wanted or self._streams.closing:
                 return results
             # More bytes than there is room for never come. An empty answer waits: the client would ask again at once.
-            if size and _filled(wanted, results, budget) >= min(enough, budget):
+            if size and await run_in_steps(_filled(wanted, results, budget)) >= min(enough, budget):
                 return results
             results = {}  # read again after the wait: meanwhile the pieces may leave the cache
             # Without room nothing was read: then any growth is a reason to read again.
@@ -109,17 +114,28 @@ class FetchApi:
         """
         streams = [stream.id for _, stream, _, _, _ in seen]
         while (left := deadline - self._clock.monotonic()) > 0 and not self._streams.closing:
-            growth = 0
-            for key, stream, size, start, landed in seen:
-                growth += stream.size - size
-                changed = self._streams.stream(*key) is not stream or stream.start != start or stream.landed != landed
-                if changed or growth >= missing:
-                    return
+            if await run_in_steps(self._changed(seen, missing)):
+                return
             self.stats.waiting += 1
             try:
-                await self._streams.wait(streams, left)
+                if len(seen) < PARTITIONS_AT_ONCE:
+                    await self._streams.wait(streams, left)
+                else:
+                    await self._streams.wait_for_many(streams, left, lambda: self._changed(seen, missing))
             finally:
                 self.stats.waiting -= 1
+
+    def _changed(self, seen: list[Seen], missing: int) -> Steps[bool]:
+        """Whether there are so many bytes more, or a stream is not what it was."""
+        growth = 0
+        for place, (key, stream, size, start, landed) in enumerate(seen, 1):
+            if place % PARTITIONS_AT_ONCE == 0:
+                yield
+            growth += stream.size - size
+            changed = self._streams.stream(*key) is not stream or stream.start != start or stream.landed != landed
+            if changed or growth >= missing:
+                return True
+        return False
 
     async def _read_all(
         self, request: ParsedFetch, wanted: dict[PartitionKey, Wanted], budget: int
@@ -166,10 +182,14 @@ class FetchApi:
             return [], int(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _filled(wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, FetchedPartition], budget: int) -> int:
+def _filled(
+    wanted: dict[PartitionKey, Wanted], results: dict[PartitionKey, FetchedPartition], budget: int
+) -> Steps[int]:
     """How many bytes Kafka would have read: of a partition that goes on it takes all that it may, and cuts a batch."""
     filled = 0
-    for key, one in wanted.items():
+    for place, (key, one) in enumerate(wanted.items(), 1):
+        if place % PARTITIONS_AT_ONCE == 0:
+            yield
         fetched = results[key]
         size = sum(map(len, fetched.records))
         end = next_offset(fetched.records[-1]) if fetched.records else one.fetch_offset

@@ -20,10 +20,13 @@ from lakestream.interfaces import Clock
 from lakestream.model.configs import MAX_NAME
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
+from lakestream.stream.long_work import Steps
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 MAX_ID = (1 << 31) - 1
+PARTITIONS_AT_ONCE = 1_000
+"""Partitions of one request that are handled before the handler yields to the event loop: some milliseconds."""
 UNUSED_S = 120.0
 """Kafka's: a session that was not used for longer may give way."""
 
@@ -52,6 +55,9 @@ class Session:
         return has_more or previous != (high_watermark, log_start)
 
 
+Resolved = tuple[Session | None, dict[PartitionKey, Wanted], int]
+
+
 class Sessions:
     """The sessions of one broker, the least recently used first."""
 
@@ -67,11 +73,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def resolve(
-        self, request: ParsedFetch, by_ids: bool
-    ) -> tuple[Session | None, dict[PartitionKey, Wanted], int]:
+    def resolve(self, request: ParsedFetch, by_ids: bool) -> Steps[Resolved]:
         """The session if there is one, the partitions to read, and an error code. `by_ids`: how it names topics."""
-        asked = {(topic, one.partition): one for topic, partitions in request.topics for one in partitions}
+        asked = yield from _asked(request)
         if request.session_epoch == FINAL_EPOCH:
             self._end(request.session_id)
             return None, asked, 0
@@ -86,21 +90,43 @@ class Sessions:
         if session.by_ids != by_ids:
             # Its answer could not name the topics that were asked for in the other way.
             return None, {}, int(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        growth = len(asked.keys() - session.wanted.keys())
-        if growth and (self.partitions + growth > self._most_partitions or _too_long(request)):
+        if _too_long(request):
             self._end(session.id)
             return None, {}, int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._by_id.move_to_end(session.id)
         session.used_s = self._clock.monotonic()
         session.epoch = 1 if session.epoch == MAX_ID else session.epoch + 1
-        before = len(session.wanted)
-        session.wanted.update(asked)
-        for topic, partitions in request.forgotten:
-            for partition in partitions:
-                session.wanted.pop((topic, partition), None)
-                session.sent.pop((topic, partition), None)
-        self.partitions += len(session.wanted) - before
+        if not (yield from self._change(session, asked, request.forgotten)):
+            return None, {}, int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return session, dict(session.wanted), 0
+
+    def _change(
+        self, session: Session, asked: dict[PartitionKey, Wanted], forgotten: list[tuple[Topic, list[int]]]
+    ) -> Steps[bool]:
+        """Take up and drop partitions; False if the session ends, now or between two steps."""
+        for place, (key, one) in enumerate(asked.items(), 1):
+            if key not in session.wanted:
+                if self.partitions >= self._most_partitions:
+                    self._end(session.id)
+                    return False
+                self.partitions += 1
+            session.wanted[key] = one
+            if place % PARTITIONS_AT_ONCE == 0:
+                yield
+                if self._by_id.get(session.id) is not session:
+                    return False
+        place = 0
+        for topic, partitions in forgotten:
+            for partition in partitions:
+                if session.wanted.pop((topic, partition), None) is not None:
+                    self.partitions -= 1
+                session.sent.pop((topic, partition), None)
+                place += 1
+                if place % PARTITIONS_AT_ONCE == 0:
+                    yield
+                    if self._by_id.get(session.id) is not session:
+                        return False
+        return True
 
     def _begin(self, asked: dict[PartitionKey, Wanted], by_ids: bool) -> Session | None:
         now = self._clock.monotonic()
@@ -121,6 +147,17 @@ class Sessions:
         session = self._by_id.pop(session_id, None)
         if session is not None:
             self.partitions -= len(session.wanted)
+
+
+def _asked(request: ParsedFetch) -> Steps[dict[PartitionKey, Wanted]]:
+    """The partitions that a request names."""
+    asked: dict[PartitionKey, Wanted] = {}
+    for topic, partitions in request.topics:
+        for one in partitions:
+            asked[topic, one.partition] = one
+            if len(asked) % PARTITIONS_AT_ONCE == 0:
+                yield
+    return asked
 
 
 def _too_long(request: ParsedFetch) -> bool:

@@ -5,7 +5,7 @@ unknown group or topic; names and ids of topics are resolved by the broker that 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from lakestream.errors import LakestreamError
 from lakestream.model.groups.group import CommittedOffset
@@ -44,6 +44,8 @@ BY_ID = 10
 """From this version on topics are named by their ids."""
 NOTHING = CommittedOffset(-1, -1, "", 0, 0)
 
+AskedCommit = tuple[OffsetCommitRequestTopic, OffsetCommitRequestPartition]
+
 
 class GroupOffsetApis:
     """`note_max_bytes` is the longest note that a client may commit with an offset."""
@@ -58,13 +60,13 @@ class GroupOffsetApis:
 
     # -- commit -------------------------------------------------------------------------------------------------------
 
-    async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    async def commit(self, context: RequestContext, request: OffsetCommitRequest) -> object:
         """Partitions are refused one by one; a refusal of the group is the answer for all other partitions."""
         by_id = context.version >= BY_ID
         asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
         codes = [ErrorCode.NONE] * len(asked)
         try:
-            judged = await self._judge_current(lambda: [self._judge_commit(topic, one, by_id) for topic, one in asked])
+            judged = await self._judge_current(asked, by_id)
             rows = [(at, row) for at, row in enumerate(judged) if isinstance(row, tuple)]
             codes = [ErrorCode.NONE if isinstance(row, tuple) else row for row in judged]
             if rows or NOTE_TOO_LARGE in codes:
@@ -84,19 +86,8 @@ class GroupOffsetApis:
                 failed = ErrorCode.GROUP_ID_NOT_FOUND
             codes = [failed if code in (ErrorCode.NONE, NOTE_TOO_LARGE) else code for code in codes]
         answers = iter(codes)
-        return OffsetCommitResponse(
-            topics=[
-                OffsetCommitResponseTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=next(answers))
-                        for one in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+        response = OffsetCommitResponse(topics=[await _committed(topic, answers) for topic in request.topics])
+        return await large_answer(context, response, len(asked))
 
     def _judge_commit(
         self, asked: OffsetCommitRequestTopic, partition: OffsetCommitRequestPartition, by_id: bool
@@ -115,13 +106,21 @@ class GroupOffsetApis:
     def _knows(self, group: str) -> bool:
         return group in self._streams.state.groups.by_name
 
-    async def _judge_current(self, judge: Callable[[], list[CommitRow | ErrorCode]]) -> list[CommitRow | ErrorCode]:
+    async def _judge_current(self, asked: list[AskedCommit], by_id: bool) -> list[CommitRow | ErrorCode]:
         """Judge; if a topic is missing, judge once more after folding to the end of the log (L6)."""
-        judged = judge()
+        judged = await self._judge(asked, by_id)
         unknown = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if any(isinstance(row, ErrorCode) and row in unknown for row in judged):
             await self._streams.catch_up()
-            judged = judge()
+            judged = await self._judge(asked, by_id)
+        return judged
+
+    async def _judge(self, asked: list[AskedCommit], by_id: bool) -> list[CommitRow | ErrorCode]:
+        judged: list[CommitRow | ErrorCode] = []
+        for some in chunks(asked, ITEMS_AT_ONCE):
+            judged += [self._judge_commit(topic, one, by_id) for topic, one in some]
+            if len(some) == ITEMS_AT_ONCE:
+                await asyncio.sleep(0)
         return judged
 
     # -- fetch --------------------------------------------------------------------------------------------------------
@@ -213,6 +212,17 @@ class GroupOffsetApis:
     def _stream(self, name: str, partition: int) -> int | None:
         stream = self._streams.stream(name, partition)
         return stream.id if stream is not None else None
+
+
+async def _committed(asked: OffsetCommitRequestTopic, codes: Iterator[ErrorCode]) -> OffsetCommitResponseTopic:
+    answer = OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id)
+    for some in chunks(asked.partitions, ITEMS_AT_ONCE):
+        answer.partitions += [
+            OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=next(codes)) for one in some
+        ]
+        if len(some) == ITEMS_AT_ONCE:
+            await asyncio.sleep(0)
+    return answer
 
 
 def _length(answer: OffsetFetchResponseGroup) -> int:

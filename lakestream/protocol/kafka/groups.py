@@ -44,11 +44,12 @@ from lakestream.protocol.kafka.messages.membership import (
 )
 from lakestream.protocol.kafka.refusals import refusal
 from lakestream.stream.groups.waiting_members import JoinRequest, MemberIdRequired, SyncRequest
+from lakestream.stream.long_work import chunks
 from lakestream.stream.streams import FrontDoor
 
 GROUP, TRANSACTION = 0, 1
 GROUPS_AT_ONCE = 200
-"""Groups that are described before the handler yields to the event loop."""
+"""Groups that are described or deleted before the handler yields to the event loop."""
 CLASSIC = "classic"
 STATES = {
     GroupState.EMPTY: "Empty",
@@ -304,11 +305,15 @@ class GroupApis:
         )
         return await large_answer(context, response, len(response.groups))
 
-    async def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    async def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> object:
+        """Groups are deleted together, so that many of them share an append."""
         results = [DeletableGroupResult(group_id=name) for name in dict.fromkeys(request.groups_names)]
-        for result in results:
-            try:
-                await self._offsets.delete_group(result.group_id)
-            except LakestreamError as error:
-                result.error_code = refusal(error, TRY_AGAIN).code
-        return DeleteGroupsResponse(results=results)
+        for some in chunks(results, GROUPS_AT_ONCE):
+            await asyncio.gather(*map(self._delete, some))
+        return await large_answer(context, DeleteGroupsResponse(results=results), len(results))
+
+    async def _delete(self, result: DeletableGroupResult) -> None:
+        try:
+            await self._offsets.delete_group(result.group_id)
+        except LakestreamError as error:
+            result.error_code = refusal(error, TRY_AGAIN).code

@@ -42,7 +42,11 @@ class TopicPartitionApis:
         cursor = request.cursor or PartitionCursor()
         if _is_wrong(request.cursor, asked):
             return _all_refused(asked, ErrorCode.INVALID_REQUEST)
-        if await stale(self._replica) is not None:
+        if not asked:
+            # An answer has no place for a code but its topics: without them no answer, as of Metadata, is better than
+            # an empty list.
+            await self._replica.catch_up()
+        elif await stale(self._replica) is not None:
             return _all_refused(asked, TRY_AGAIN)
         by_name = self._replica.state.topics.by_name
         limit = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))

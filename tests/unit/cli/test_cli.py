@@ -214,3 +214,10 @@ def test_shells_complete_commands_and_options_as_the_documentation_says(tmp_path
         number = str(len(words.split()) - 1)
         told = run(cwd=tmp_path, _LAKESTREAM_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=number)
         assert told.stdout.splitlines() == [f"plain,{found}"], told.stderr
+
+
+def test_a_pipeline_whose_command_log_cannot_be_made_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    asked = run("pipeline", "--data", "data", "--metadata", "file/folder/metadata.sqlite", cwd=tmp_path)
+    assert asked.returncode == 1 and "Traceback" not in asked.stderr
+    assert "cannot be opened" in asked.stderr and len(asked.stderr.splitlines()) == 1

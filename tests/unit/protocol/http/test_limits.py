@@ -105,6 +105,21 @@ async def test_pages_of_other_sites_are_refused() -> None:
                 assert answer.status_code == (status if origin in OWN_ORIGINS else 403), (origin, method)
 
 
+async def test_pages_of_other_sites_may_link_to_a_broker_and_embed_nothing() -> None:
+    cross_site = {"sec-fetch-site": "cross-site"}
+    link = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    image, frame = {"sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, {**link, "sec-fetch-dest": "iframe"}
+    allowed = {"origin": "https://lake.example.com", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}
+    async with listening(hosts=host_names(["lake.example.com"])) as address, client_of(address) as client:
+        for headers, status in (
+            ({**cross_site, **link}, 200), ({**cross_site, **allowed}, 200), ({**cross_site, **image}, 403),
+            ({**cross_site, **frame}, 403), (cross_site, 403), ({"sec-fetch-site": "same-origin", **image}, 200),
+        ):  # fmt: skip
+            answer = await client.get("/brokers", headers={"host": "localhost:8181", **headers})
+            assert answer.status_code == status, headers
+        assert (await client.get("/healthz", headers={**cross_site, **image})).status_code == 200
+
+
 def test_the_address_that_was_connected_to_is_a_name_too_and_every_name_if_the_setting_says_so() -> None:
     def judged(host: str, hosts: list[str]) -> int:
         scope = {"path": "/brokers", "headers": [(b"host", host.encode())], "server": ("10.1.2.3", 8181)}

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lakestream.errors import Retry
+from lakestream.interfaces import Logged
 from lakestream.model.topics import MAX_PARTITIONS
 from lakestream.protocol.kafka import producers
 from lakestream.protocol.kafka.connections.calls import RequestContext
@@ -250,6 +252,24 @@ async def test_pages_of_partitions_show_every_partition_once() -> None:
                 if cursor is None:
                     break
             assert seen == [(f"t{n}", p) for n, count in enumerate((3, 1, 7, 2)) for p in range(count)]
+
+
+async def test_a_broker_that_cannot_read_the_log_gives_no_page_rather_than_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An empty list would say that there are no topics (L6)."""
+
+    async def away(*_: object) -> list[Logged]:
+        raise Retry("the log is away")
+
+    async with one_broker() as broker:
+        await broker.create("a")
+        monkeypatch.setattr(broker.log, "read", away)
+        asked = DescribeTopicPartitionsRequest(topics=[DescribedTopicName(name="a")])
+        (one,) = (await broker.call(PARTITIONS, asked)).topics
+        assert one.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        with pytest.raises(Retry):
+            await broker.call(PARTITIONS, DescribeTopicPartitionsRequest())
 
 
 async def test_a_page_names_unknown_topics_and_refuses_a_cursor_elsewhere() -> None:

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,15 +14,18 @@ from lakestream.model.commands import AdvanceLogStart, DeleteTopic
 from lakestream.process.clock import SystemClock
 from lakestream.protocol.kafka.errors import ErrorCode
 from lakestream.protocol.kafka.fetch import FetchApi
-from lakestream.protocol.kafka.fetch_sessions import PartitionKey, Sessions
+from lakestream.protocol.kafka.fetch_sessions import PARTITIONS_AT_ONCE, PartitionKey, Sessions
 from lakestream.protocol.kafka.wire.fast_answers import FetchedPartition
-from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Wanted
+from lakestream.protocol.kafka.wire.fast_requests import ParsedFetch, Topic, Wanted
 from lakestream.protocol.serving.answer_budget import AnswerBudget
+from tests.support.counted_turns import turns_beside
 from tests.support.front_door import front_door
 from tests.support.memory_broker import TestBroker, batch, start_broker
+from tests.support.toy_kafka_server import eventually
 
 LONG_MS = 20_000
 SOON_S = 2.0
+MANY = 20_000
 
 
 @dataclass
@@ -70,7 +75,7 @@ def sizes(results: dict[PartitionKey, FetchedPartition]) -> list[int]:
     return [sum(map(len, fetched.records)) for fetched in results.values()]
 
 
-async def asleep(polling: "asyncio.Task[dict[PartitionKey, FetchedPartition]]") -> bool:
+async def asleep(polling: "asyncio.Task[Any]") -> bool:
     await asyncio.sleep(0.05)
     return not polling.done()
 
@@ -169,3 +174,35 @@ async def test_a_long_poll_for_much_learns_with_the_next_batch_that_the_log_star
         await one.broker.append((stream, batch(b"a")))
         [fetched] = (await asyncio.wait_for(polling, SOON_S)).values()
         assert fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_other_clients_have_their_turn_beside_a_fetch_of_very_many_partitions() -> None:
+    """In a full request, in an incremental one, and while they wait."""
+    async with world() as one:
+        streams = await one.broker.topic("t", MANY)
+        context: Any = SimpleNamespace(version=12, correlation_id=7)
+        partitions = [Wanted(partition, 0, 0, -1, -1, 1 << 20) for partition in range(MANY)]
+        named: list[tuple[Topic, list[Wanted]]] = [("t", partitions)]
+        full = replace(request(max_wait_ms=0), topics=named, session_epoch=0)
+        answer, turns = await turns_beside(one.api.fetch(context, full))
+        assert turns > 3 * MANY // PARTITIONS_AT_ONCE and sum(map(len, answer)) > 20 * MANY
+        [session] = one.api._sessions._by_id
+        polling = asyncio.create_task(
+            turns_beside(one.api.fetch(context, replace(request(), session_id=session, session_epoch=1)))
+        )
+        await eventually(lambda: len(one.broker.waiting._waiters) == MANY)
+        assert await asleep(polling)
+        await one.broker.append((streams[MANY - 1], batch(b"a")))
+        answer, turns = await asyncio.wait_for(polling, SOON_S)
+        assert turns > 6 * MANY // PARTITIONS_AT_ONCE and batch(b"a")[8:] in b"".join(answer)
+        assert not one.broker.waiting._waiters
+
+
+async def test_a_batch_that_comes_while_very_many_streams_begin_to_be_watched_ends_the_wait() -> None:
+    async with world() as one:
+        streams = await one.broker.topic("t", MANY)
+        polling = one.polling(*range(MANY))
+        while not one.broker.waiting._waiters:  # noqa: ASYNC110 - by the turn
+            await asyncio.sleep(0)
+        await one.broker.append((streams[MANY - 1], batch(b"a")))
+        assert sum(sizes(await asyncio.wait_for(polling, SOON_S))) == len(batch(b"a"))

@@ -1,12 +1,15 @@
 """Groups over Kafka's protocol: every version of every API, with the codes that Kafka gives."""
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lakestream.errors import Retry, Unknown
+from lakestream.interfaces import Appended
+from lakestream.metadata.stores.memory import MemoryLog
 from lakestream.model.batches.header import Fault
 from lakestream.model.commands import CreateTopic
 from lakestream.model.groups.offsets import CommitOffsets, ExpireOffsets
@@ -23,6 +26,16 @@ from tests.support.front_door import front_door
 from tests.support.group_brokers import GroupBroker, GroupCluster, rest
 
 T_ID = b"t".ljust(16, b".")
+
+
+class CountingLog(MemoryLog):
+    """Counts its appends."""
+
+    appends = 0
+
+    async def append(self, commands: Sequence[bytes], after: int) -> Appended:
+        self.appends += 1
+        return await super().append(commands, after)
 
 
 class Client:
@@ -446,3 +459,41 @@ async def test_very_many_groups_and_offsets_are_told_in_turns_with_others() -> N
             asked = offsets.OffsetFetchRequest(group_id="all", topics=topics)
             fetched, turns = await turns_beside(client.call(9, 7, asked))
             assert turns > 20 and [one.committed_offset for one in fetched.topics[0].partitions] == [7] * 20_000
+
+
+async def test_very_many_groups_go_with_few_appends() -> None:
+    async with GroupCluster() as cluster:
+        log = CountingLog(cluster.store)
+        client = Client(await cluster.add(log=log))
+        replica = client.broker.replica
+        await replica.propose(CreateTopic("t", T_ID, 1, 1, {}))
+        [stream] = replica.state.topics.by_name["t"].streams
+        names = [f"group-{number}" for number in range(1_000)]
+        for name in names:
+            await replica.propose(CommitOffsets(name, -1, "", None, [(stream, 7, -1, "")]))
+        appends = log.appends
+        asked = outside.DeleteGroupsRequest(groups_names=[*names, "nobody's"])
+        deleted = await client.call(42, 2, asked)
+        assert log.appends - appends < 20
+        assert not replica.state.groups.by_name
+        assert [one.error_code for one in deleted.results] == [0] * 1_000 + [ErrorCode.GROUP_ID_NOT_FOUND]
+
+
+async def test_a_commit_of_very_many_offsets_is_judged_and_answered_in_turns_with_others() -> None:
+    async with GroupCluster() as cluster:
+        client = Client(await cluster.add())
+        replica = client.broker.replica
+        await replica.propose(CreateTopic("wide", b"w" * 16, 20_000, 1, {}))
+        rows = [
+            offsets.OffsetCommitRequestPartition(partition_index=partition, committed_offset=7)
+            for partition in range(20_001)
+        ]
+        topic = offsets.OffsetCommitRequestTopic(name="wide", partitions=rows)
+        asked = offsets.OffsetCommitRequest(
+            group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=[topic]
+        )
+        answer, turns = await turns_beside(client.call(8, 7, asked))
+        assert turns > 60, "it is judged twice, since one partition is not there"
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [one.error_code for one in answer.topics[0].partitions] == [0] * 20_000 + [unknown]
+        assert len(replica.state.groups.by_name["g"].offsets) == 20_000
