@@ -194,7 +194,7 @@ class TableFormat(Protocol[TableT, ChangeT, CommitT, FilesT]):
 
         `older_than_ms`: else as old as the table says. Versions that branches or tags name stay, and those whose
         removed rows the state does not know yet (T16), and those that a job of care works from. The commit names the
-        files that nobody can reach once it has won; the format itself deletes none of them.
+        files that no reader can reach once it has won; the format itself deletes none of them.
         """
         ...
 

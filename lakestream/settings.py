@@ -64,7 +64,7 @@ class Settings:
     http_port: int = _setting(_PLACE, 8181, "First HTTP port; broker N takes the Nth next. 0: free ones.", high=_PORT)
 
     allow_unauthenticated: bool = _setting(
-        _PLACE, False, "Bind to addresses that other machines reach, although nobody is asked for a password."
+        _PLACE, False, "Bind to addresses that other machines reach, although no client is asked for a password."
     )
     umask: str = _setting(_PLACE, "077", "Permissions that new files do not get, in octal; 027 lets the group read.")
 

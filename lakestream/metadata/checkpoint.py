@@ -186,7 +186,7 @@ def _write(state: State, read_end: int, write_end: int) -> None:
 
 
 def _collect(ends: list[int], child: _Child) -> tuple[bytes, int]:
-    """What comes out of the pipe, and the child's status. Whoever takes the end out of `ends` closes the pipe."""
+    """The bytes out of the pipe, and the child's status. The task that takes the end out of `ends` closes the pipe."""
     with os.fdopen(ends.pop(), "rb") as pipe:
         try:
             body = pipe.read()

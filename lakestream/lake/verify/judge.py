@@ -243,7 +243,7 @@ class _Judge:
         )  # fmt: skip
 
 
-_EXPIRED = "a snapshot was expired before what it did was recorded, so nobody can prove whether that is right"
+_EXPIRED = "a snapshot expired before its effects were recorded, so they cannot be proven right or wrong"
 
 
 _WEIGHTS = np.array([1, 0, -1])

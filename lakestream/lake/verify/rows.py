@@ -147,7 +147,7 @@ def check_file(
         return 0, [finding(FindingKind.FILE_UNREADABLE, f"a file of the table cannot be read: {error}", planned.rows)]
     findings = []
     if size != planned.size:
-        text = f"the file has {size} bytes, its manifest says {planned.size}: somebody has written into it"
+        text = f"the file has {size} bytes, its manifest says {planned.size}: the file was written to"
         findings.append(finding(FindingKind.FILE_CHANGED, text))
     if found.rows != planned.rows:
         text = f"the file has {found.rows} rows, its manifest says {planned.rows}"

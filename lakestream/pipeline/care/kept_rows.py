@@ -5,7 +5,7 @@ from lakestream.model.configs import TABLE_RETENTION, TOPIC_CONFIGS
 from lakestream.model.state import State
 from lakestream.model.topics import Topic
 
-AS_THE_STREAM, FOREVER = -2, -1
+FOREVER = -1
 
 
 def keep_from(state: State, topic: Topic) -> dict[int, int]:

@@ -68,8 +68,6 @@ class Mover:
         self._brokers: list[int] = []
         self._owned: dict[bytes, bool] = {}
         self._steps = 0
-        self.merges = 0
-        self.merged_entries = 0
         self.merged_bytes = 0
         self.moved_objects = 0
 
@@ -237,11 +235,7 @@ class Mover:
             log.error("merge %d was refused: %s", number, outcome.message)
             return
         objects = self._replica.state.streams.objects
-        self.merges += 1
         self.merged_bytes += merge.length
-        self.merged_entries += sum(
-            len(window.entries) for window, done in zip(merge.windows, outcome, strict=True) if done
-        )
         self.moved_objects += sum(source not in objects for source in merge.sources)
         log.debug("merge %d: %d entries of %d objects", number, merge.entries, len(merge.sources))
 

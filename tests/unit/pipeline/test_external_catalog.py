@@ -141,7 +141,7 @@ async def test_t9_a_progress_below_the_states_holds_the_topic(world: OutsideWorl
 async def test_a_progress_that_somebody_raised_is_not_believed(world: OutsideWorld, stream: Stream) -> None:
     commit(world, SetPropertiesUpdate(updates={"lakestream.progress": "AQEAKAA="}))
     await world.follow()
-    assert "moved by somebody else" in world.landing().held and stream.landed == 20
+    assert "moved by another writer" in world.landing().held and stream.landed == 20
 
 
 async def test_t2_another_topics_id_in_the_table_holds_the_topic(world: OutsideWorld, stream: Stream) -> None:

@@ -140,7 +140,7 @@ def _accounted(since: Sequence[Json], whole: bool, grown: OffsetRange) -> Unrepo
             known = known and place < len(digests)
             total = total + Digest(*digests[place]) if place < len(digests) else total
     if at != grown.end:
-        raise Refused(f"its progress in partition {grown.partition} was moved by somebody else")
+        raise Refused(f"its progress in partition {grown.partition} was moved by another writer")
     if total.records > grown.end - start:
         raise Corrupt("a snapshot's digests count more records than it landed")
     return UnreportedRange(OffsetRange(grown.partition, start, grown.end), total if known else None)

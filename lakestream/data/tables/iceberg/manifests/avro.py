@@ -21,7 +21,7 @@ CODEC = "avro.codec"
 SCHEMA = "avro.schema"
 SYNC_BYTES = 16
 MAX_BLOCK_BYTES = 1 << 28
-"""A block that claims to be larger, packed or unpacked, is no manifest of ours or of anybody else."""
+"""A block that claims to be larger, packed or unpacked, is no manifest of any writer."""
 
 Record = dict[str, Any]
 Schema = str | dict[str, Any] | list[Any]
