@@ -17,6 +17,7 @@ from lakestream.protocol.kafka.metadata import MetadataApis
 from lakestream.protocol.kafka.offsets import OffsetApis
 from lakestream.protocol.kafka.produce import ProduceApi
 from lakestream.protocol.kafka.producers import ProducerApis
+from lakestream.protocol.kafka.quotas import QuotaApis
 from lakestream.protocol.kafka.replicas import ReplicaApis
 from lakestream.protocol.kafka.topic_partitions import TopicPartitionApis
 from lakestream.protocol.kafka.topics import TopicApis
@@ -61,6 +62,7 @@ def build_kafka(core: Core) -> KafkaParts:
         TopicPartitionApis(replica),
         ReplicaApis(replica, data_uri(settings), data_folder(settings)),
         AclApis(),
+        QuotaApis(),
     ):
         handlers |= family.handlers()
     me = about(settings)

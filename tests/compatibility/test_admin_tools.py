@@ -82,6 +82,8 @@ def test_transactions_describes_the_producers_of_a_partition(
 def test_configs_and_client_metrics_find_nothing_where_there_is_nothing(tool: Tool) -> None:
     assert tool("org.apache.kafka.tools.ClientMetricsCommand", "--list").strip() == ""
     assert tool("kafka.admin.ConfigCommand", "--describe", "--entity-type", "client-metrics") == ""
+    assert tool("kafka.admin.ConfigCommand", "--describe", "--entity-type", "clients") == ""
+    assert tool("kafka.admin.ConfigCommand", "--describe", "--entity-type", "clients", "--entity-name", "c") == ""
 
 
 def test_acls_says_that_there_is_no_authorizer(tool: Tool) -> None:

@@ -21,6 +21,7 @@ from lakestream.protocol.kafka.messages.topics import CreatableTopic, CreateTopi
 from lakestream.protocol.kafka.metadata import MetadataApis
 from lakestream.protocol.kafka.offsets import OffsetApis
 from lakestream.protocol.kafka.producers import ProducerApis
+from lakestream.protocol.kafka.quotas import QuotaApis
 from lakestream.protocol.kafka.replicas import ReplicaApis
 from lakestream.protocol.kafka.topic_partitions import TopicPartitionApis
 from lakestream.protocol.kafka.topics import TopicApis
@@ -59,6 +60,7 @@ class ColdBroker:
             TopicPartitionApis(self.replica),
             ReplicaApis(self.replica, settings["data"], None),
             AclApis(),
+            QuotaApis(),
         ):
             self.handlers.update(family.handlers())
 

@@ -114,6 +114,7 @@ def _random_value(hint: Any, kafka_type: str, rng: Random) -> Any:
         return rng.randbytes(rng.choice([0, 1, 126, 127, 128, 500, 17000]))
     makers: dict[str, Callable[[], Any]] = {
         "bool": lambda: rng.random() < 0.5,
+        "float64": lambda: rng.uniform(-1e9, 1e9),
         "uuid": lambda: uuid.UUID(bytes=b"\1" + rng.randbytes(15)),
         "error_code": lambda: rng.choice(list(ErrorCode)),
         "timedelta_i32": lambda: datetime.timedelta(milliseconds=rng.randrange(-(1 << 31), 1 << 31)),

@@ -1,4 +1,5 @@
-"""What admin tools ask beside topics and configs: log dirs, reassignments, ACLs, producers, pages of partitions."""
+"""What admin tools ask beside topics and configs: log dirs, reassignments, ACLs, quotas of clients, producers,
+pages of partitions."""
 
 from typing import Any
 
@@ -34,6 +35,37 @@ def acls(talk: Talk) -> None:
     everything = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
     talk.each("DescribeAcls", "everything", **everything)
     talk.each("DescribeAcls", "a topic", **{**everything, "resource_type_filter": 2, "resource_name_filter": "t"})
+
+
+def quotas(talk: Talk) -> None:
+    exact, default, named = range(3)
+    for note, *filters in (
+        ("everything",),
+        ("users", ("user", named, None)),
+        ("a user", ("user", exact, "ada")),
+        ("a user without a name", ("user", exact, "")),
+        ("a user and the default client", ("user", exact, "ada"), ("client-id", default, None)),
+        ("no address", ("ip", exact, "no address")),
+        ("no type", ("", named, None)),
+        ("an unknown type", ("group", named, None)),
+        ("an unknown type twice", ("group", named, None), ("group", named, None)),
+        ("capital letters", ("User", named, None)),
+        ("a type twice", ("user", named, None), ("user", exact, "ada")),
+        ("a type twice, the default", ("user", default, None), ("user", default, None)),
+        ("exact without a name", ("user", exact, None)),
+        ("the default with a name", ("user", default, "ada")),
+        ("any name with a name", ("user", named, "")),
+        ("match type 3", ("user", 3, None)),
+        ("match type -1", ("user", -1, "ada")),
+        ("an address and a client", ("ip", named, None), ("client-id", named, None)),
+        ("a user and the default address", ("user", named, None), ("ip", default, None)),
+        ("first a wrong name, then a wrong type", ("user", exact, None), ("group", named, None)),
+        ("first a wrong type, then no type", ("group", named, None), ("", named, None)),
+    ):
+        components = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in filters]
+        for strict in (False, True):
+            words = f"{note}{', strictly' if strict else ''}"
+            talk.each("DescribeClientQuotas", words, components=components, strict=strict)
 
 
 def producers(talk: Talk) -> None:
@@ -93,4 +125,4 @@ def pages(talk: Talk) -> None:
         talk.ask("DescribeTopicPartitions", 0, note, **fields)
 
 
-CONVERSATIONS = (log_dirs, reassignments, acls, producers, idempotent_producers, pages)
+CONVERSATIONS = (log_dirs, reassignments, acls, quotas, producers, idempotent_producers, pages)

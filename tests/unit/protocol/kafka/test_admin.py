@@ -35,6 +35,7 @@ from lakestream.protocol.kafka.messages.replicas import (
 )
 from lakestream.protocol.kafka.replicas import ReplicaApis, without_secrets
 from lakestream.protocol.kafka.wire import codec
+from lakestream.protocol.kafka.wire.apis import APIS, UNSERVED
 from lakestream.protocol.kafka.wire.framing import Malformed
 from tests.support.kafka_calls import ColdBroker, brokers, context, one_broker
 from tests.support.toy_kafka_server import Client, request, toy_server
@@ -295,6 +296,10 @@ async def test_unknown_topics_push_no_other_topic_off_the_last_page() -> None:
         asked = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=1)
         answer = await broker.call(PARTITIONS, asked)
         assert [one.name for one in answer.topics] == ["a", "b", "c", "z"] and answer.next_cursor is None
+
+
+def test_no_api_is_both_served_and_unserved() -> None:
+    assert APIS.keys() & UNSERVED.keys() == set()
 
 
 async def test_the_log_names_the_api_that_a_client_asked_for_in_vain(caplog: pytest.LogCaptureFixture) -> None:
