@@ -77,4 +77,4 @@ def test_serving_a_store_that_lets_nobody_in_is_tried_once(tmp_path: Path) -> No
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.count("Set AZURE_STORAGE_ACCOUNT_NAME") == 1 and "starting it again" not in done.stderr
     warned = f"the command log is {tmp_path}/lakestream-metadata/metadata.sqlite on this machine"
-    assert done.stderr.count(warned) == 1 and "choose a safe place by --metadata" in done.stderr
+    assert done.stderr.count(warned) == 1 and "choose a safe place for it with --metadata" in done.stderr

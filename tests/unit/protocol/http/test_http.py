@@ -91,7 +91,7 @@ async def test_the_first_page_says_what_there_is(served: Serve) -> None:
 
 async def test_figures_come_out_as_prometheus_reads_them(served: Serve) -> None:
     fake, client, _ = served
-    fake.metrics.counter(metrics.REQUESTS, "Fetch").value += 3
+    fake.metrics.sample(metrics.REQUESTS, lambda: 3, "Fetch")
     fake.metrics.sample(metrics.CONNECTIONS, lambda: 5)
     fake.metrics.sample(metrics.RECEIVED_BYTES, lambda: 10)
     histogram = fake.metrics.histogram(metrics.ACK_SECONDS)
