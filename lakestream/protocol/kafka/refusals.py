@@ -8,6 +8,7 @@ The state machine refused       -> the code of its reason, with its words.
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import Final
 
 from lakestream.errors import Corrupt, LakestreamError, NoRoom, Rejected, Unknown
 from lakestream.metadata.replica import Replica
@@ -17,6 +18,9 @@ from lakestream.model.state import Outcome
 from lakestream.protocol.kafka.errors import ErrorCode, code_of
 from lakestream.stream.streams import FrontDoor
 
+MESSAGE_MAX: Final = 1000
+"""Characters of a message. Messages repeat texts of clients, and older versions of APIs hold 32,767 bytes at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -24,6 +28,10 @@ class Refusal:
 
     code: ErrorCode
     message: str
+
+    def __post_init__(self) -> None:
+        if len(self.message) > MESSAGE_MAX:
+            object.__setattr__(self, "message", f"{self.message[:MESSAGE_MAX]} ...")
 
 
 async def propose(replica: Replica, body: Body, not_done: ErrorCode = ErrorCode.NOT_CONTROLLER) -> Outcome | Refusal:

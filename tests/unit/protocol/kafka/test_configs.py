@@ -294,3 +294,11 @@ def test_a_brokers_settings_are_the_defaults_of_topics() -> None:
 def test_values_are_judged_as_kafka_judges_them(name: str, good: list[str], bad: list[str]) -> None:
     assert [TOPIC_CONFIGS.problem(name, one) for one in good] == [""] * len(good)
     assert all(TOPIC_CONFIGS.problem(name, one) for one in bad)
+
+
+@pytest.mark.parametrize("version", [1, 4])
+async def test_c9_a_very_long_name_is_refused_with_a_message_that_every_version_can_hold(version: int) -> None:
+    async with one_broker() as broker:
+        refused = await describe(broker, BROKER, "b" * 32_767, version=version)
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert len(refused.error_message) < 1100 and refused.error_message.endswith(" ...")
