@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 
 from lakestream.data.tables.iceberg.committer import Committer
-from lakestream.data.tables.iceberg.snapshot_history import History
+from lakestream.data.tables.iceberg.snapshot_history import SnapshotHistory
 from tests.compatibility.clients.java import FLAGS
 from tests.support.iceberg_tables import Lake
-from tests.support.serve_process import ROOT
+from tests.support.places import ROOT
 
 PROGRAM: Final = Path(__file__).resolve().parent / "clients" / "programs" / "ExpireSnapshots.java"
 TRINO: Final = ROOT / ".venv-engines" / "trino" / "server"
@@ -22,7 +22,7 @@ KEPT_MS: Final = 150_000
 @pytest.mark.skipif(not TRINO.is_dir(), reason="Trino, which brings the library, is installed by `make environments`")
 def test_icebergs_library_expires_a_thinned_history_and_deletes_no_file_that_the_table_has(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "warehouse")
-    quick = History(all_ms=60_000, tiers=((600_000, 30_000), (3_000_000, 300_000)), removed_ms=300_000)
+    quick = SnapshotHistory(all_ms=60_000, tiers=((600_000, 30_000), (3_000_000, 300_000)), removed_ms=300_000)
     lake.committer = Committer(lake.store, random.Random(7), history=quick)
     for offset in range(61):
         lake.store.delete(lake.append([(0, offset, offset + 1)], step_ms=12_000).obsolete)

@@ -285,11 +285,11 @@ async def test_a_sequential_reader_finds_the_next_row_group_decoded(lake: Lake) 
 
 async def test_row_groups_are_dropped_when_nobody_reads_any_more(lake: Lake) -> None:
     lake.append([(0, 0, 2000)])
-    readers = TableReaders(lake.store, TableReadLimits(idle_s=0.05))
+    readers = TableReaders(lake.store, TableReadLimits(idle_s=1.0))
     try:
         await readers.rows("t", lambda: lake.location, 0, 0, 2000, 4000)
         assert readers.held_bytes
-        await asyncio.to_thread(eventually, lambda: not readers.held_bytes, "row groups are kept", 10.0)
+        await asyncio.to_thread(eventually, lambda: not readers.held_bytes, "row groups are kept", 30.0)
         again = await readers.rows("t", lambda: lake.location, 0, 0, 2000, 4000)
         assert offsets(again)[0] == 0 and readers.held_bytes
     finally:
